@@ -1,0 +1,44 @@
+"""Every seam into SGLang, one file each, with its Why and its Remove-when.
+
+``python -m sglang_eagle31.patches`` prints ``docs/seams.md`` from these files; ``--check FILE`` fails when it is stale.
+"""
+
+from __future__ import annotations
+
+from sglang_eagle31.patches import (
+    attention_registry_torch_native,
+    draft_utils_decode_backend,
+    draft_utils_extend_backend,
+    eagle_worker_v2,
+    model_registry,
+    server_args_add_cli_args,
+    server_args_from_cli_args,
+    server_args_resolve_once,
+    spec_info_create_worker,
+    spec_info_register,
+    utils_build_server_info,
+)
+from sglang_eagle31.patches._seam import Group, Seam, fit, install
+
+MODULES = (
+    server_args_add_cli_args,
+    server_args_from_cli_args,
+    server_args_resolve_once,
+    spec_info_register,
+    spec_info_create_worker,
+    eagle_worker_v2,
+    model_registry,
+    utils_build_server_info,
+    attention_registry_torch_native,
+    draft_utils_decode_backend,
+    draft_utils_extend_backend,
+)
+SEAMS: tuple[Seam, ...] = tuple(module.SEAM for module in MODULES)
+
+
+def group(name: Group) -> tuple[Seam, ...]:
+    """The seams of one group."""
+    return tuple(seam for seam in SEAMS if seam.group == name)
+
+
+__all__ = ["MODULES", "SEAMS", "Group", "Seam", "fit", "group", "install"]

@@ -1,0 +1,31 @@
+"""Draft extend on a CPU.
+
+Target: sglang.srt.speculative.draft_utils.DraftBackendFactory.create_draft_extend_backend
+Why: the factory knows no draft extend backend for `torch_native` and raises.
+How: around the factory: `torch_native` gets our backend, any other name goes to SGLang.
+Upstream: https://github.com/sgl-project/sglang/issues/11043 (CPU without AMX).
+Remove when: SGLang's factory has an entry for torch_native.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_eagle31.patches._seam import Seam
+
+
+def create(create_draft_extend_backend: Callable[..., Any], self: Any) -> Any:
+    """AROUND hook: the draft extend backend."""
+    from sglang_eagle31.cpu.attention import draft_extend_backend
+
+    return draft_extend_backend(self) or create_draft_extend_backend(self)
+
+
+SEAM = Seam(
+    "sglang.srt.speculative.draft_utils.DraftBackendFactory.create_draft_extend_backend",
+    ("self",),
+    "AROUND",
+    "cpu",
+    create,
+)

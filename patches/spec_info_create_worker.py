@@ -1,0 +1,40 @@
+"""Our worker class for EAGLE31, and our attention backend for EAGLE on a CPU.
+
+Target: sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker
+Why: EAGLE31 resolves to EAGLE3, whose worker class SGLang picks itself. On a CPU, the seams of the attention backend
+    are needed in the scheduler of a speculative server only, and this is the first call that only such a server makes.
+How: around the choice: a record that carries our plan gets Eagle31Worker, any other gets SGLang's answer.
+Upstream: `get_platform_worker_cls` (0.5.23) serves platforms only, and switches adaptive speculation off.
+Remove when: SGLang's registry lets a plugin supply the worker of a built-in algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_eagle31.patches._seam import Seam
+
+
+def choose_worker(create_worker: Callable[..., type], self: Any, server_args: Any) -> type:
+    """AROUND hook: the worker class for this record."""
+    from sglang_eagle31.algorithm import plan_of
+    from sglang_eagle31.cpu import standin
+
+    if standin.installed():
+        standin.install_backends()
+    if plan_of(server_args) is None:
+        return create_worker(self, server_args)
+    from sglang_eagle31.worker import Eagle31Worker, register_drafters
+
+    register_drafters()
+    return Eagle31Worker
+
+
+SEAM = Seam(
+    "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker",
+    ("self", "server_args"),
+    "AROUND",
+    "server",
+    choose_worker,
+)

@@ -1,0 +1,33 @@
+"""Command line: one module a command, each with ``HELP``, ``add_arguments(parser)`` and ``run(args) -> int``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from sglang_eagle31 import __version__
+
+COMMANDS = ("demo", "train")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; a user's mistake (ValueError) is printed without a traceback and gives exit status 2."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="python -m sglang_eagle31", description="Draft heads for stock SGLang.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    asked = [name for name in COMMANDS if name in arguments[:1]] or COMMANDS  # only what is needed is imported
+    for name in asked:
+        module = importlib.import_module(f"{__name__}.{name}")
+        command = commands.add_parser(name, help=module.HELP, description=module.HELP)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    args = parser.parse_args(arguments)
+    try:
+        status: int = args.run(args)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return status

@@ -1,0 +1,52 @@
+"""``python -m sglang_eagle31 demo``: EAGLE31 against no speculation on this machine, token by token."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+HELP = "serve SmolLM2-135M with and without EAGLE31 and compare speed and tokens"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    parser.add_argument("--prompts", type=int, metavar="N", help="use the first N prompts only (default: all)")
+    parser.add_argument("--tokens", type=int, default=128, metavar="N", help="longest answer (default: 128)")
+    parser.add_argument("--steps", type=int, default=3, metavar="N", help="draft steps a round (default: 3)")
+    parser.add_argument("--topk", type=int, default=1, metavar="N", help="branches of the draft tree (default: 1)")
+    parser.add_argument("--draft-tokens", type=int, default=4, metavar="N", help="verified tokens (default: 4)")
+    parser.add_argument("--head", type=Path, metavar="DIR", help="draft head (default: the one that comes with this)")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="float32 allows no tie")
+    parser.add_argument("--device", default="cpu", help="SGLang's device (default: cpu)")
+    parser.add_argument("--concurrency", type=int, default=1, metavar="N", help="requests at a time (default: 1)")
+    parser.add_argument("--out", type=Path, default=Path("build/demo.json"), metavar="FILE", help="result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: same tokens; 1: a token differs; 2: a server did not come up; 130: interrupted."""
+    from sglang_eagle31.demo import run as demo
+    from sglang_eagle31.demo.report import Tree
+    from sglang_eagle31.demo.servers import ServerFailed
+
+    for flag in ("tokens", "steps", "topk", "draft_tokens", "concurrency"):
+        if getattr(args, flag) < 1:
+            raise ValueError(f"--{flag.replace('_', '-')} {getattr(args, flag)}: give a number of at least 1")
+    options = demo.Options(
+        tree=Tree(args.steps, args.topk, args.draft_tokens),
+        head=args.head or demo.HEAD,
+        prompts=args.prompts,
+        tokens=args.tokens,
+        concurrency=args.concurrency,
+        dtype=args.dtype,
+        device=args.device,
+        out=args.out,
+    )
+    try:
+        return demo.run(options, sys.argv)
+    except ServerFailed as failure:
+        print(failure, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the server was ended", file=sys.stderr)
+        return 130

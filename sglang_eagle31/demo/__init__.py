@@ -1,0 +1,1 @@
+"""The demo: its target model, its prompts."""

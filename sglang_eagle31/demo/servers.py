@@ -1,0 +1,208 @@
+"""Start a server as a child process, show how it comes up, and end it for certain."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+import requests
+from rich.console import Console
+from rich.markup import escape
+
+HOST = "127.0.0.1"
+GRACE_SECONDS = 15.0
+"""From SIGTERM to SIGKILL."""
+
+
+class ServerFailed(RuntimeError):
+    """The server ended or did not answer in time; the message ends with the tail of its log."""
+
+
+@dataclass
+class Server:
+    """A running server, which leads its own process group."""
+
+    name: str
+    url: str
+    log_path: Path
+    process: subprocess.Popen[bytes]
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def pid(self) -> int:
+        """Process id, and the id of the process group."""
+        return self.process.pid
+
+    def alive(self) -> bool:
+        """Whether the process that was started still runs."""
+        return self.process.poll() is None
+
+    def log_tail(self, lines: int = 30) -> str:
+        """The last lines of the log."""
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def last_message(self) -> str:
+        """The last line of the log that begins with a time in brackets, as SGLang's do, else the last line."""
+        lines = self.log_tail(100).splitlines() or ["no output yet"]
+        return next((line for line in reversed(lines) if line.startswith("[")), lines[-1]).strip()
+
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    def stop(self, grace: float = GRACE_SECONDS) -> None:
+        """End the whole process group: SIGTERM to its leader, which ends its children, then SIGKILL for what is left.
+
+        The leader has ``grace`` seconds. Its children get no signal before: SGLang takes that for a crash.
+        """
+        if self.alive():
+            self.process.terminate()
+            _wait_until(lambda: not self.alive(), grace)
+        if not _wait_until(lambda: not _group_members(self.pid), min(grace, 1.0)):
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait(timeout=10.0)
+
+
+def free_port() -> int:
+    """A TCP port on this machine that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def serve(
+    name: str,
+    command: Sequence[str],
+    port: int,
+    *,
+    log_dir: Path = Path("build"),
+    env: Mapping[str, str] | None = None,
+    deadline: float = 600.0,
+    health: str = "/health",
+    console: Console | None = None,
+) -> Iterator[Server]:
+    """Run ``command``, which listens on ``port``, until the block ends, however it ends.
+
+    The block starts once ``health`` answers 200. Output goes to ``log_dir/name.log``; ``env`` is added to this
+    process's environment. Raises ServerFailed when the process dies first or ``deadline`` seconds pass.
+    """
+    log_dir.mkdir(parents=True, exist_ok=True)
+    log_path = log_dir / f"{name}.log"
+    with _interrupt_on_termination(), log_path.open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+        )
+        server = Server(name, f"http://{HOST}:{port}", log_path, process)
+        try:
+            _wait_until_healthy(server, server.url + health, deadline, console or Console(stderr=True))
+            yield server
+        finally:
+            try:
+                server.stop()
+            except BaseException:  # interrupted again: do not wait any longer
+                server.stop(grace=0.0)
+                raise
+
+
+@contextmanager
+def serve_sglang(
+    name: str,
+    model: Path | str,
+    args: Sequence[str] = (),
+    *,
+    log_dir: Path = Path("build"),
+    env: Mapping[str, str] | None = None,
+    deadline: float = 600.0,
+    console: Console | None = None,
+) -> Iterator[Server]:
+    """``python -m sglang.launch_server`` for ``model`` on a free local port, with ``args`` added; see :func:`serve`."""
+    port = free_port()
+    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
+    command += ["--host", HOST, "--port", str(port), *args]
+    with serve(name, command, port, log_dir=log_dir, env=env, deadline=deadline, console=console) as server:
+        yield server
+
+
+def _wait_until_healthy(server: Server, url: str, deadline: float, console: Console) -> None:
+    """Show progress until ``url`` answers 200."""
+    where = f"log: {server.log_path}"
+    reported = 0.0
+    with console.status("") if console.is_terminal else nullcontext() as status:
+        while server.elapsed() < deadline:
+            if not server.alive():
+                code = server.process.returncode
+                raise ServerFailed(f"server {server.name} ended with exit code {code}; {where}\n{server.log_tail()}")
+            if _answers(url):
+                ready = f"server {server.name}: ready after {server.elapsed():.0f} s ({where})"
+                console.print(ready, markup=False, highlight=False, soft_wrap=True)
+                return
+            text = f"server {server.name}: starting, {server.elapsed():.0f} s · {server.last_message()[:100]}"
+            if status is not None:
+                status.update(escape(text))
+            elif server.elapsed() - reported >= 15.0:
+                reported = server.elapsed()
+                console.print(text, markup=False, highlight=False, soft_wrap=True)
+            time.sleep(0.5)
+    raise ServerFailed(f"server {server.name} did not answer {url} in {deadline:.0f} s; {where}\n{server.log_tail()}")
+
+
+def _answers(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=10).status_code == 200
+    except requests.RequestException:
+        return False
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not (met := condition()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return met
+
+
+def _group_members(group: int) -> list[int]:
+    """Ids of the processes in a process group, without those that have ended and wait to be reaped."""
+    members = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, pgrp = stat.read_text().rpartition(")")[2].split()[:3]
+        except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            continue
+        if int(pgrp) == group and state != "Z":
+            members.append(int(stat.parent.name))
+    return members
+
+
+@contextmanager
+def _interrupt_on_termination() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into SystemExit, so that ``finally`` blocks run; only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    previous = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

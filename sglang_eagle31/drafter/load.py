@@ -1,0 +1,75 @@
+"""The strict loader: every tensor is consumed or the head is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sglang_eagle31.drafter.checkpoint import Checkpoint
+from sglang_eagle31.drafter.dialects import read
+from sglang_eagle31.drafter.reading import Reading, Target
+from sglang_eagle31.drafter.spec import DrafterSpec
+
+STACKED = (
+    (".q_proj", ".qkv_proj", "q"),
+    (".k_proj", ".qkv_proj", "k"),
+    (".v_proj", ".qkv_proj", "v"),
+    (".gate_proj", ".gate_up_proj", 0),
+    (".up_proj", ".gate_up_proj", 1),
+)
+FLOATS = ("BF16", "F16", "F32")
+
+
+def resolve(head: Checkpoint, target: Target, overrides: Mapping[str, str]) -> tuple[Reading, list[str]]:
+    """Read a head and check it against its target and against its own tensors.
+
+    Returns:
+        the reading, and every reason to refuse; the reading has a spec only when there is none.
+    """
+    reading = read(head, target)
+    if reading.values:
+        reading.override(overrides)
+    reasons = reading.reasons()
+    if reasons:
+        return reading, reasons
+    spec = reading.spec()
+    return reading, check_boundaries(spec, target) + check_tensors(spec, head, reading.names)
+
+
+def check_tensors(spec: DrafterSpec, head: Checkpoint, names: Mapping[str, str]) -> list[str]:
+    """Reasons for which the tensors are not exactly those of the spec: missing, unknown, wrong shape or dtype."""
+    expected = spec.expected_tensors()
+    have = {new: head.tensors[old] for old, new in names.items()}
+    reasons = [f"tensor {name} {list(expected[name])} is missing" for name in sorted(set(expected) - set(have))]
+    reasons += [
+        f"tensor {name} {list(have[name].shape)} is not part of {spec.variant} as {spec.producer} writes it"
+        for name in sorted(set(have) - set(expected))
+    ]
+    for name in sorted(set(have) & set(expected)):
+        tensor = have[name]
+        if tensor.shape != expected[name]:
+            reasons.append(f"tensor {name} has shape {list(tensor.shape)}, expected {list(expected[name])}")
+        if tensor.dtype not in (("I64", "I32") if name == "d2t" else FLOATS):
+            reasons.append(f"tensor {name} is {tensor.dtype}: quantised heads are not supported; fix: export in bf16")
+    return reasons
+
+
+def check_boundaries(spec: DrafterSpec, target: Target) -> list[str]:
+    """Reasons for which the captured boundaries cannot be taken from the target."""
+    found, depth = list(spec.boundaries), target.num_layers
+    source = spec.sources.get("boundaries", "")
+    fix = "fix: use a head trained for this target, or --eagle31-override aux_layers=b,b,b"
+    if len(set(found)) != len(found):
+        return [f"captured layers {found} repeat themselves on a target of {depth} layers ({source}); {fix}"]
+    if found != sorted(found):
+        return [f"captured layers {found} are not ascending, and every engine captures ascending ({source}); {fix}"]
+    if found[0] < 0 or found[-1] >= depth:
+        return [f"captured layers {found} are outside 0..{depth - 1} of the target ({source}); {fix}"]
+    return []
+
+
+def placement(canonical: str) -> tuple[str, str | int | None]:
+    """The module parameter that a canonical tensor belongs to, and its shard in a stacked projection."""
+    for part, stacked, shard in STACKED:
+        if part in canonical:
+            return canonical.replace(part, stacked), shard
+    return canonical, None

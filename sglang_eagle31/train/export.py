@@ -1,0 +1,116 @@
+"""Write a trained head in the SpecForge layout, with a record of how it was made."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from sglang_eagle31 import __version__
+from sglang_eagle31.train.model import DraftConfig, DraftHead
+from sglang_eagle31.train.vocab import maps
+
+
+def checkpoint_config(config: DraftConfig) -> dict[str, Any]:
+    """The head's ``config.json``. Layer ids count outputs: id = boundary - 1."""
+    flags = {"fc_norm": True, "norm_output": True} if config.variant == "eagle31" else {}
+    return {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "num_hidden_layers": 1,
+        "hidden_size": config.hidden_size,
+        "target_hidden_size": config.target_hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_attention_heads": config.num_attention_heads,
+        "num_key_value_heads": config.num_key_value_heads,
+        "head_dim": config.head_dim,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "rms_norm_eps": config.rms_norm_eps,
+        "rope_theta": config.rope_theta,
+        "max_position_embeddings": config.max_position_embeddings,
+        "vocab_size": config.vocab_size,
+        "draft_vocab_size": config.draft_vocab_size,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "eagle_config": {
+            "eagle_aux_hidden_state_layer_ids": [b - 1 for b in config.boundaries],
+            "use_aux_hidden_state": True,
+        },
+        **flags,
+        "sglang_eagle31_version": __version__,
+    }
+
+
+def read_config(folder: Path) -> DraftConfig:
+    """Inverse of ``checkpoint_config`` for heads of this trainer."""
+    raw = json.loads((folder / "config.json").read_text())
+    return DraftConfig(
+        variant="eagle31" if raw.get("norm_output") else "eagle3",
+        boundaries=tuple(i + 1 for i in raw["eagle_config"]["eagle_aux_hidden_state_layer_ids"]),
+        **{name: raw[name] for name in DraftConfig.__dataclass_fields__ if name not in ("variant", "boundaries")},
+    )
+
+
+def export(
+    folder: Path, head: DraftHead, used: Tensor, provenance: dict[str, Any], dtype: torch.dtype = torch.bfloat16
+) -> None:
+    """Write config.json, model.safetensors and provenance.json; each file appears only when complete.
+
+    used ``[V_d]``: target id of each draft id. The embedding is the target's and is not written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    d2t, t2d = maps(used.cpu(), head.config.vocab_size)
+    tensors = {name: value.detach().to("cpu", dtype).contiguous() for name, value in head.state_dict().items()}
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as scratch:
+        new = Path(scratch)
+        save_file({**tensors, "d2t": d2t, "t2d": t2d}, new / "model.safetensors", metadata={"format": "pt"})
+        (new / "config.json").write_text(json.dumps(checkpoint_config(head.config), indent=2) + "\n")
+        (new / "provenance.json").write_text(json.dumps({**surroundings(), **provenance}, indent=2) + "\n")
+        for name in ("model.safetensors", "config.json", "provenance.json"):
+            os.chmod(new / name, 0o644)
+            os.replace(new / name, folder / name)
+
+
+def load_head(folder: Path) -> tuple[DraftHead, Tensor]:
+    """A head of this trainer in fp32, and its ``used [V_d]``."""
+    tensors = load_file(folder / "model.safetensors")
+    d2t = tensors.pop("d2t")
+    tensors.pop("t2d")
+    head = DraftHead(read_config(folder))
+    head.load_state_dict(tensors)
+    return head.float(), d2t + torch.arange(len(d2t))
+
+
+def surroundings() -> dict[str, Any]:
+    """Versions, commit and machine; paths are cut to their last part."""
+    argv = [Path(a).name if a.startswith(("/", "~")) else a for a in sys.argv]
+    return {
+        "sglang_eagle31": __version__,
+        "git_sha": _git("rev-parse", "HEAD"),
+        "git_clean": _git("status", "--porcelain") == "",
+        "argv": argv,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "safetensors": safetensors.__version__,
+        "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, {torch.get_num_threads()} torch threads",
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    here = Path(__file__).parent
+    done = subprocess.run(["git", "-C", str(here), *arguments], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,175 @@
+"""The draft head in plain torch, with the parameter names of the SpecForge checkpoint layout.
+
+Dimensions: B sequences, n rows, H draft width, H_t target width, K captured states, V_d draft vocabulary, d head width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+VARIANTS = ("eagle3", "eagle31")
+
+
+@dataclass(frozen=True)
+class DraftConfig:
+    """Everything that fixes a head's computation."""
+
+    variant: str
+    boundaries: tuple[int, ...]
+    hidden_size: int
+    target_hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    draft_vocab_size: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope_theta: float
+
+    def __post_init__(self) -> None:
+        if self.variant not in VARIANTS:
+            raise ValueError(f"--variant {self.variant}: choose one of {', '.join(VARIANTS)}")
+
+    @property
+    def fc_norm(self) -> bool:
+        """Each captured state has its own RMSNorm before ``fc`` (EAGLE 3.1)."""
+        return self.variant == "eagle31"
+
+    @property
+    def norm_output(self) -> bool:
+        """The normed state is fed to the next step (EAGLE 3.1) rather than the residual stream (EAGLE-3)."""
+        return self.variant == "eagle31"
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def config_for(
+    target: Any, variant: str, boundaries: tuple[int, ...], draft_vocab: int, intermediate: int = 0
+) -> DraftConfig:
+    """A one-layer head of the target's own shape; ``target`` is a Hugging Face Llama-type config."""
+    rope = getattr(target, "rope_parameters", None) or {}
+    kind = rope.get("rope_type", "default")
+    if kind != "default":
+        raise ValueError(f"--target: RoPE type '{kind}' is not supported by this trainer; use a target with plain RoPE")
+    return DraftConfig(
+        variant=variant,
+        boundaries=boundaries,
+        hidden_size=target.hidden_size,
+        target_hidden_size=target.hidden_size,
+        intermediate_size=intermediate or target.intermediate_size,
+        num_attention_heads=target.num_attention_heads,
+        num_key_value_heads=target.num_key_value_heads,
+        head_dim=getattr(target, "head_dim", None) or target.hidden_size // target.num_attention_heads,
+        vocab_size=target.vocab_size,
+        draft_vocab_size=draft_vocab,
+        max_position_embeddings=target.max_position_embeddings,
+        rms_norm_eps=target.rms_norm_eps,
+        rope_theta=float(rope.get("rope_theta") or getattr(target, "rope_theta", 10000.0)),
+    )
+
+
+def rope_tables(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+    """``cos, sin [n, d/2]`` of ``positions [n]``."""
+    powers = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim
+    angles = positions[:, None].float() / theta**powers
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Apply RoPE to ``x [..., n, d]``, pairing channel ``i`` with ``i + d/2`` (the Llama convention)."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+class Attention(nn.Module):
+    """Projections only; what attends to what is the caller's affair."""
+
+    def __init__(self, c: DraftConfig) -> None:
+        super().__init__()
+        self.q_proj = nn.Linear(2 * c.hidden_size, c.num_attention_heads * c.head_dim, bias=False)
+        self.k_proj = nn.Linear(2 * c.hidden_size, c.num_key_value_heads * c.head_dim, bias=False)
+        self.v_proj = nn.Linear(2 * c.hidden_size, c.num_key_value_heads * c.head_dim, bias=False)
+        self.o_proj = nn.Linear(c.num_attention_heads * c.head_dim, c.hidden_size, bias=False)
+        self.kv, self.head_dim = c.num_key_value_heads, c.head_dim
+
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``x [B, n, 2H]`` to ``q [B, kv, group, n, d]``, ``k, v [B, kv, n, d]``; q and k rotated."""
+        batch, n, _ = x.shape
+        q = self.q_proj(x).view(batch, n, self.kv, -1, self.head_dim).permute(0, 2, 3, 1, 4)
+        k = self.k_proj(x).view(batch, n, self.kv, self.head_dim).transpose(1, 2)
+        v = self.v_proj(x).view(batch, n, self.kv, self.head_dim).transpose(1, 2)
+        return rotate(q, cos, sin), rotate(k, cos, sin), v
+
+    def merge(self, heads: Tensor) -> Tensor:
+        """``[B, kv, group, n, d]`` to ``[B, n, H]``."""
+        merged: Tensor = self.o_proj(heads.permute(0, 3, 1, 2, 4).flatten(2))
+        return merged
+
+
+class Mlp(nn.Module):
+    def __init__(self, c: DraftConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(c.hidden_size, c.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(c.hidden_size, c.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class Midlayer(nn.Module):
+    def __init__(self, c: DraftConfig) -> None:
+        super().__init__()
+        self.hidden_norm = nn.RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.input_layernorm = nn.RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.self_attn = Attention(c)
+        self.mlp = Mlp(c)
+
+
+class DraftHead(nn.Module):
+    """One EAGLE-3 or EAGLE 3.1 drafter without its embedding (the target's is shared and frozen)."""
+
+    def __init__(self, config: DraftConfig) -> None:
+        super().__init__()
+        self.config = config
+        captured = len(config.boundaries)
+        self.fc = nn.Linear(captured * config.target_hidden_size, config.hidden_size, bias=False)
+        if config.fc_norm:
+            norms = [nn.RMSNorm(config.target_hidden_size, config.rms_norm_eps) for _ in range(captured)]
+            self.fc_norm = nn.ModuleList(norms)
+        self.midlayer = Midlayer(config)
+        self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
+
+    def normed_states(self, states: Tensor) -> Tensor:
+        """What ``fc`` reads, ``[..., K*H_t]``."""
+        if not self.config.fc_norm:
+            return states
+        chunks = states.chunk(len(self.config.boundaries), dim=-1)
+        return torch.cat([norm(chunk) for norm, chunk in zip(self.fc_norm, chunks, strict=True)], dim=-1)
+
+    def fuse(self, states: Tensor) -> Tensor:
+        """Captured states ``[..., K*H_t]`` to the first step's feature ``g [..., H]``."""
+        fused: Tensor = self.fc(self.normed_states(states))
+        return fused
+
+    def attention_input(self, embeds: Tensor, g: Tensor) -> Tensor:
+        """``[..., 2H]``: the normed embedding first, the normed feature second."""
+        return torch.cat([self.midlayer.input_layernorm(embeds), self.midlayer.hidden_norm(g)], dim=-1)
+
+    def finish(self, g: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
+        """After attention: ``(state for lm_head [..., H], feature for the next step [..., H])``."""
+        residual = g + attended
+        residual = residual + self.midlayer.mlp(self.midlayer.post_attention_layernorm(residual))
+        normed = self.norm(residual)
+        return normed, (normed if self.config.norm_output else residual)

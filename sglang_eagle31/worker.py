@@ -1,0 +1,48 @@
+"""Eagle31Worker: SGLang's EAGLE worker, with the target's captured layers checked and what runs reported."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
+
+from sglang_eagle31 import algorithm, target
+from sglang_eagle31.drafter.spec import DrafterSpec
+
+logger = logging.getLogger("sglang_eagle31")
+
+
+def register_drafters() -> None:
+    """Make SGLang's loader find our drafter classes. Raises what their import raises."""
+    from sglang.srt.models.registry import ModelRegistry
+
+    ModelRegistry.register("sglang_eagle31.drafter", overwrite=True, strict=True)
+
+
+class Eagle31Worker(EAGLEWorkerV2):
+    """SGLang's worker for an EAGLE31 server; drafting, verification and caches are inherited."""
+
+    def init_attention_backends(self) -> None:
+        """Compare what the target captures with the head's spec, before graphs are captured.
+
+        Raises:
+            ValueError: the target's captured layers cannot be read back.
+        """
+        super().init_attention_backends()
+        plan = algorithm.plan_of(self.server_args)
+        assert plan is not None, "Eagle31Worker needs the plan that algorithm.resolve left on the server arguments"
+        spec = DrafterSpec.from_json(plan["spec"])
+        self._check_capture(spec)
+        facts = algorithm.facts_of(self.server_args)
+        assert facts is not None
+        logger.info(algorithm.describe(facts))
+
+    def _check_capture(self, spec: DrafterSpec) -> None:
+        model: Any = self.target_worker.model_runner.model
+        try:
+            had = target.align_capture(model, list(spec.boundaries))
+        except ValueError as error:
+            raise algorithm.refuse([str(error)]) from error
+        if had != list(spec.boundaries):
+            logger.info("EAGLE31: SGLang would have captured %s; set to %s", had, list(spec.boundaries))
