@@ -23,7 +23,7 @@ def render() -> str:
     for module in MODULES:
         seam = module.SEAM
         title, _, body = (module.__doc__ or "").strip().partition("\n\n")
-        lines = [f"## {title}\n", f"`patches/{module.__name__.rsplit('.', 1)[-1]}.py`\n"]
+        lines = [f"## {title.rstrip('.')}\n", f"`patches/{module.__name__.rsplit('.', 1)[-1]}.py`\n"]
         for paragraph in " ".join(body.split("\n    ")).splitlines():
             name, _, text = paragraph.partition(": ")
             lines.append(f"- **{name}**: {' '.join(text.split())}")

@@ -63,7 +63,8 @@ class Seam:
         module = self.target
         while "." in module and module not in sys.modules:
             module = module.rpartition(".")[0]
-        loaded = found = sys.modules.get(module)
+        loaded = sys.modules.get(module)
+        found: Any = loaded
         for name in self.target[len(module) + 1 :].split("."):
             if found is None:
                 break

@@ -1,9 +1,10 @@
 """Our options out of the parsed command line.
 
 Target: sglang.srt.server_args.ServerArgs.from_cli_args
-Why: ServerArgs has no field for options of a plugin, and child processes must see them.
-How: before SGLang builds ServerArgs, our options are taken from the namespace into one environment variable (JSON),
-    which every child process inherits and which `sgl.Engine(...)` users can set themselves.
+Why: ServerArgs has no field for options of a plugin.
+How: after SGLang built the record, our options are kept on it beside its fields, where SGLang keeps its own
+    bookkeeping, so that they travel to every child process with it. `sgl.Engine(...)` has no command line: it reads one
+    environment variable.
 Upstream: SGLang has no hook for options of plugins (0.5.23). `prepare_server_args` cannot be hooked: it is imported by
     name before plugins load, while this method is looked up on the class at call time.
 Remove when: SGLang lets a plugin declare server arguments.
@@ -17,11 +18,11 @@ from typing import Any
 from sglang_eagle31.patches._seam import Seam
 
 
-def take_options(cls: Any, args: argparse.Namespace) -> None:
-    """BEFORE hook: keep our options where every process finds them."""
+def keep_options(result: Any, cls: Any, args: argparse.Namespace) -> None:
+    """AFTER hook: keep our options on the record."""
     from sglang_eagle31.config import Eagle31Config
 
-    Eagle31Config.from_namespace(args).export()
+    Eagle31Config.from_namespace(args).attach(result)
 
 
-SEAM = Seam("sglang.srt.server_args.ServerArgs.from_cli_args", ("args",), "BEFORE", "server", take_options)
+SEAM = Seam("sglang.srt.server_args.ServerArgs.from_cli_args", ("args",), "AFTER", "server", keep_options)

@@ -53,7 +53,7 @@ def resolve(server_args: Any) -> None:
     reasons = _unfit_seams() + _flag_reasons(server_args)
     if reasons:
         raise refuse(reasons)
-    config = Eagle31Config.from_env()
+    config = Eagle31Config.of(server_args)
     path = server_args.speculative_draft_model_path
     try:
         head = Checkpoint.read(local_folder(path, server_args.speculative_draft_model_revision))
@@ -109,8 +109,8 @@ def describe(facts: dict[str, Any]) -> str:
 def _refuse_unresolved(server_args: Any) -> None:
     from sglang_eagle31 import patches
 
-    reasons = [reason for name in ("server", "eagle31") for reason in patches.fit(patches.group(name))]
-    raise refuse(reasons or ["the hook on ServerArgs.resolve_once did not run: is SGLANG_PLUGINS set without eagle31?"])
+    reasons = patches.install(patches.group("server")) + patches.fit(patches.group("eagle31"))
+    raise refuse(reasons or ["the hook on ServerArgs.resolve_once did not run"])
 
 
 def _no_worker(server_args: Any) -> type:
@@ -122,7 +122,7 @@ def _unfit_seams() -> list[str]:
     from sglang_eagle31.cpu import standin
 
     cpu = patches.group("cpu") if standin.installed() else ()
-    return patches.fit((*patches.group("server"), *cpu)) + patches.install(patches.group("eagle31"))
+    return patches.install((*patches.group("server"), *patches.group("eagle31"))) + patches.fit(cpu)
 
 
 def _prepare_cpu(server_args: Any) -> None:
@@ -185,7 +185,13 @@ def _target(server_args: Any) -> tuple[Target, list[str]]:
         context_length=int(server_args.context_length or get_context_length(text)),
         dtype=_dtype(server_args.dtype, text),
     )
-    return target, _capture_reasons(server_args.model_path, architecture)
+    reasons = _capture_reasons(server_args.model_path, architecture)
+    if hasattr(config, "vision_config") or hasattr(config, "audio_config"):
+        reasons.append(
+            f"--model-path {server_args.model_path}: {architecture} reads images or sound, and EAGLE31 drafts from "
+            "text only; fix: --speculative-algorithm EAGLE3 for this target"
+        )
+    return target, reasons
 
 
 def _dtype(flag: str, config: Any) -> str:
@@ -225,5 +231,8 @@ def _adopt(server_args: Any, head: Checkpoint, reading: Reading, target: Target,
     server_args.speculative_draft_model_path = str(stage(head, reading, target.dtype, cache_dir(config.cache_dir)))
     server_args.speculative_draft_model_revision = None
     server_args.speculative_algorithm = "EAGLE3"
+    if server_args.quantization and server_args.speculative_draft_model_quantization is None:
+        # SGLang would give the draft the target's quantisation, but the head's files are in full precision.
+        server_args.speculative_draft_model_quantization = "unquant"
     setattr(server_args, PLAN, plan)
     logger.info("EAGLE31: head %s read as %s by %s", head.folder, spec.variant, spec.producer)

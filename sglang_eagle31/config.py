@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 ENV = "SGLANG_EAGLE31_OPTIONS"
+ATTRIBUTE = "_eagle31_options"
 NAMES = ("EAGLE31", "EAGLE3.1")
 
 
@@ -60,7 +61,10 @@ class Eagle31Config:
                 f"{flags} has no effect with --speculative-algorithm {algorithm}; "
                 "fix: add --speculative-algorithm EAGLE31 or drop the option"
             )
-        return dataclasses.replace(cls.from_env(), **cls._checked(given).__dict__) if given else cls.from_env()
+        if not asked(algorithm):
+            return cls()  # a server that did not ask for EAGLE31 does not even read the variable
+        checked = cls._checked(given)
+        return dataclasses.replace(cls.from_env(), **{name: getattr(checked, name) for name in given})
 
     @classmethod
     def _checked(cls, raw: Any) -> Eagle31Config:
@@ -69,14 +73,23 @@ class Eagle31Config:
         if unknown:
             raise ValueError(f"{ENV}: unknown option {', '.join(unknown)}; known: {', '.join(sorted(known))}")
         override = raw.get("override", ())
-        if isinstance(override, str) or any("=" not in item for item in override):
+        pairs = override if isinstance(override, (list, tuple)) else [None]
+        if not all(isinstance(pair, str) and "=" in pair for pair in pairs):
             raise ValueError(f"--eagle31-override {override!r}: expected KEY=VALUE (in {ENV}: a list of them)")
-        return cls(override=tuple(override), cache_dir=raw.get("cache_dir"))
+        cache_dir = raw.get("cache_dir")
+        if not isinstance(cache_dir, (str, type(None))):
+            raise ValueError(f"--eagle31-cache-dir {cache_dir!r}: expected a folder (in {ENV}: its name)")
+        return cls(override=tuple(override), cache_dir=cache_dir)
 
-    def export(self) -> None:
-        """Keep the options where every child process finds them."""
-        if self != Eagle31Config():
-            os.environ[ENV] = json.dumps(dataclasses.asdict(self))
+    def attach(self, server_args: Any) -> None:
+        """Keep the options on SGLang's record."""
+        setattr(server_args, ATTRIBUTE, self)
+
+    @classmethod
+    def of(cls, server_args: Any) -> Eagle31Config:
+        """The options of a record: those of its command line, or of the environment when it had none (Engine)."""
+        kept: Eagle31Config | None = getattr(server_args, ATTRIBUTE, None)
+        return kept or cls.from_env()
 
     def overrides(self) -> dict[str, str]:
         """The overrides as key and value text."""

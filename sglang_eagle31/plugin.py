@@ -28,6 +28,7 @@ def register() -> None:
     standin.prepare()  # the platform may not be resolved yet, and what follows imports SGLang
     from sglang_eagle31 import algorithm, patches
 
-    algorithm.register()
+    # The hooks come first: if the registry itself has moved, they are what refuses EAGLE31.
     for reason in patches.install(patches.group("server")):
         logger.warning("EAGLE31 will refuse to start: %s", reason)
+    algorithm.register()

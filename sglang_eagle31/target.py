@@ -54,8 +54,9 @@ def align_capture(model: Any, boundaries: list[int]) -> list[int]:
 
 
 def _set(holder: Any, boundaries: list[int]) -> None:
-    """Targets read the list or, some of them, a mark on each layer; both are set."""
-    for index, layer in enumerate(getattr(holder, "layers", ())):
-        if hasattr(layer, "_is_layer_to_capture"):
+    """Targets read the list or, some of them, a mark that only their captured layers have; both are set."""
+    layers = list(getattr(holder, "layers", ()))
+    if any(hasattr(layer, "_is_layer_to_capture") for layer in layers):
+        for index, layer in enumerate(layers):
             layer._is_layer_to_capture = index in boundaries
     holder.layers_to_capture = list(boundaries)

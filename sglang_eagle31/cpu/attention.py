@@ -174,9 +174,10 @@ class TreeAttentionBackend(AttentionBackend):
         )
 
     def _slots(self, requests: torch.Tensor, length: int) -> torch.Tensor | slice:
+        table: torch.Tensor = self.req_to_token
         if requests.shape[0] > 1:
-            return self.req_to_token[requests, :length].long()
-        row = self.req_to_token[int(requests[0]), :length]
+            return table[requests, :length].long()
+        row = table[int(requests[0]), :length]
         first = int(row[0])
         # Slots of one request mostly follow each other: then the keys are a view of the pool, not a copy.
         if int(row[-1]) - first == length - 1 and bool((row.diff() == 1).all()):

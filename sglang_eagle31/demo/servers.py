@@ -96,7 +96,8 @@ def serve(
     """Run ``command``, which listens on ``port``, until the block ends, however it ends.
 
     The block starts once ``health`` answers 200. Output goes to ``log_dir/name.log``; ``env`` is added to this
-    process's environment. Raises ServerFailed when the process dies first or ``deadline`` seconds pass.
+    process's environment. Raises ServerFailed when the process dies first, ``deadline`` seconds pass, or the block
+    cannot reach the server any more (requests.ConnectionError).
     """
     log_dir.mkdir(parents=True, exist_ok=True)
     log_path = log_dir / f"{name}.log"
@@ -113,6 +114,8 @@ def serve(
         try:
             _wait_until_healthy(server, server.url + health, deadline, console or Console(stderr=True))
             yield server
+        except requests.ConnectionError as error:
+            raise ServerFailed(f"server {name} stopped answering; log: {log_path}\n{server.log_tail()}") from error
         finally:
             try:
                 server.stop()

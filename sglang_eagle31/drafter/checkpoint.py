@@ -39,9 +39,9 @@ class Checkpoint:
         """Read the headers in ``folder``; no tensor data is read.
 
         Raises:
-            ValueError: the folder has no config.json or no safetensors; the message names what is there.
+            ValueError: the folder has no readable config.json or no safetensors; the message names what is there.
         """
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
 
         config_file = folder / "config.json"
         if not config_file.is_file():
@@ -54,14 +54,18 @@ class Checkpoint:
         tensors: dict[str, Tensor] = {}
         metadata: dict[str, str] = {}
         for file in files:
-            with safe_open(file, framework="pt") as handle:
+            try:
+                handle = safe_open(file, framework="pt")
+            except (SafetensorError, OSError) as error:
+                raise ValueError(f"{file} cannot be read ({error}); fix: fetch it again") from error
+            with handle:
                 metadata.update(handle.metadata() or {})
                 for name in handle.keys():  # noqa: SIM118 (not a mapping)
                     if name in tensors:
                         raise ValueError(f"{folder}: {name} is in {tensors[name].file.name} and in {file.name}")
                     view = handle.get_slice(name)
                     tensors[name] = Tensor(tuple(view.get_shape()), view.get_dtype(), file)
-        return cls(folder, json.loads(config_file.read_text()), tensors, metadata)
+        return cls(folder, _object(config_file), tensors, metadata)
 
     def load(self, name: str) -> Any:
         """One tensor's data, as a torch tensor on the CPU."""
@@ -69,6 +73,16 @@ class Checkpoint:
 
         with safe_open(self.tensors[name].file, framework="pt") as handle:
             return handle.get_tensor(name)
+
+
+def _object(file: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(file.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file} is not JSON ({error}); fix: fetch it again") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{file} holds no JSON object; fix: fetch it again")
+    return config
 
 
 def local_folder(path: str, revision: str | None = None) -> Path:
@@ -81,7 +95,7 @@ def local_folder(path: str, revision: str | None = None) -> Path:
     if folder.is_dir():
         return folder.resolve()
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         patterns = ["*.json", "*.safetensors"]

@@ -108,13 +108,16 @@ class Mlp(nn.Module):
 class Layer(nn.Module):
     """One draft layer; it returns its MLP output and the residual that is still to be added."""
 
+    input_layernorm: Any
+
     def __init__(self, spec: DrafterSpec, layer_id: int, quant_config: Any, prefix: str) -> None:
         super().__init__()
         self.first = layer_id == 0
         self.normed_residual = spec.residual == "post"
         norms = ("input_layernorm", "hidden_norm") if self.first else (spec.later_norm,)
-        for name in (*norms, "post_attention_layernorm"):
+        for name in norms:
             self.add_module(name, RMSNorm(spec.hidden_size, eps=spec.rms_norm_eps))
+        self.post_attention_layernorm = RMSNorm(spec.hidden_size, eps=spec.rms_norm_eps)
         self.before = norms[-1]
         self.self_attn = Attention(spec, layer_id, quant_config, add_prefix("self_attn", prefix))
         self.mlp = Mlp(spec, quant_config, add_prefix("mlp", prefix))
@@ -132,9 +135,8 @@ class Layer(nn.Module):
         if self.first:
             normed = norm(states)
             residual = normed if self.normed_residual else states
-            attended = self.self_attn(
-                positions, torch.cat([self.input_layernorm(embeds), normed], dim=-1), forward_batch
-            )
+            both = torch.cat([self.input_layernorm(embeds), normed], dim=-1)
+            attended = self.self_attn(positions, both, forward_batch)
         else:
             states, residual = norm(states, residual)
             attended = self.self_attn(positions, states, forward_batch)
@@ -178,12 +180,12 @@ class Drafter(nn.Module):
         """The state that ``lm_head`` reads and the state that the next step is fed, both ``[tokens, H]``."""
         embeds = self.embed_tokens(input_ids) if input_embeds is None else input_embeds
         states = forward_batch.spec_info.hidden_states
+        if states.shape[0] == 0:  # an idle rank: nothing to draft, whatever width it was given
+            return embeds, embeds
         # Draft decoding is fed the drafter's own state; every other forward reads what the target captured. The width
         # cannot tell them apart: k * target width may equal H.
         if not forward_batch.forward_mode.is_decode():
             states = self.fuse(states)
-        if states.shape[0] == 0:
-            return states, states
         residual = None
         for layer in self.layers:
             states, residual = layer(positions, embeds, states, residual, forward_batch)
@@ -219,8 +221,9 @@ class Eagle31LlamaForCausalLM(nn.Module):
         self.hot_token_id: torch.Tensor | None = None
         self.window = get_spec().speculative_draft_window_size
         if self.window is not None:
-            for layer in self.model.layers:
-                layer.self_attn.attn.sliding_window_size = self.window
+            for attention in self.modules():
+                if isinstance(attention, Attention):
+                    attention.attn.sliding_window_size = self.window
 
     @torch.no_grad()
     def forward(

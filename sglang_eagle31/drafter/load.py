@@ -32,13 +32,14 @@ def resolve(head: Checkpoint, target: Target, overrides: Mapping[str, str]) -> t
     if reasons:
         return reading, reasons
     spec = reading.spec()
-    return reading, check_boundaries(spec, target) + check_tensors(spec, head, reading.names)
+    reasons = check_target(spec, target) + check_boundaries(spec, target)
+    return reading, reasons + check_tensors(spec, head, reading.names)
 
 
 def check_tensors(spec: DrafterSpec, head: Checkpoint, names: Mapping[str, str]) -> list[str]:
     """Reasons for which the tensors are not exactly those of the spec: missing, unknown, wrong shape or dtype."""
     expected = spec.expected_tensors()
-    have = {new: head.tensors[old] for old, new in names.items()}
+    have = {new: head.tensors[old] for old, new in names.items() if old in head.tensors}
     reasons = [f"tensor {name} {list(expected[name])} is missing" for name in sorted(set(expected) - set(have))]
     reasons += [
         f"tensor {name} {list(have[name].shape)} is not part of {spec.variant} as {spec.producer} writes it"
@@ -53,11 +54,31 @@ def check_tensors(spec: DrafterSpec, head: Checkpoint, names: Mapping[str, str])
     return reasons
 
 
+def check_target(spec: DrafterSpec, target: Target) -> list[str]:
+    """Reasons for which a head that states its own dimensions (a staged one) was made for another target."""
+    narrow = [
+        f"the head has hidden size {spec.hidden_size} and ships no {tensor}, so it cannot share the target's of width "
+        f"{target.hidden_size}; fix: export the head with {tensor}"
+        for tensor, own in (("embed_tokens.weight", spec.own_embedding), ("lm_head.weight", spec.own_head))
+        if not own and spec.hidden_size != target.hidden_size
+    ]
+    return narrow + [
+        f"the head was made for a target with {what} {made}, this one has {has}; fix: use the head of this target"
+        for what, made, has in (
+            ("hidden size", spec.target_hidden_size, target.hidden_size),
+            ("vocabulary size", spec.vocab_size, target.vocab_size),
+        )
+        if made != has
+    ]
+
+
 def check_boundaries(spec: DrafterSpec, target: Target) -> list[str]:
     """Reasons for which the captured boundaries cannot be taken from the target."""
     found, depth = list(spec.boundaries), target.num_layers
     source = spec.sources.get("boundaries", "")
     fix = "fix: use a head trained for this target, or --eagle31-override aux_layers=b,b,b"
+    if not found:
+        return [f"no captured layers are stated ({source}); {fix}"]
     if len(set(found)) != len(found):
         return [f"captured layers {found} repeat themselves on a target of {depth} layers ({source}); {fix}"]
     if found != sorted(found):

@@ -78,7 +78,23 @@ def _one_of(*allowed: str) -> Callable[[str], str]:
 
 
 def _boundaries(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise ValueError("expected block numbers, e.g. 2,15,27") from error
+
+
+def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = 0
+        if not 0 < value < float("inf"):
+            raise ValueError(f"expected a positive {'integer' if kind is int else 'number'}")
+        return value
+
+    return parse
 
 
 OVERRIDES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
@@ -86,7 +102,7 @@ OVERRIDES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "feedback": ("feedback", _one_of("pre", "post")),
     "residual": ("residual", _one_of("pre", "post")),
     "logits": ("logits", _one_of("norm", "raw")),
-    "rope_theta": ("rope_theta", float),
-    "max_position_embeddings": ("max_position_embeddings", int),
-    "sliding_window": ("sliding_window", int),
+    "rope_theta": ("rope_theta", _positive(float)),
+    "max_position_embeddings": ("max_position_embeddings", _positive(int)),
+    "sliding_window": ("sliding_window", _positive(int)),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,8 @@ def stage(head: Checkpoint, reading: Reading, dtype: str, cache: Path) -> Path:
         (draft / file.name).symlink_to(file.resolve())
     try:
         draft.rename(folder)
-    except OSError:
+    except OSError:  # another process was first, or the disk refuses
+        shutil.rmtree(draft)
         if not folder.is_dir():
             raise
     return folder

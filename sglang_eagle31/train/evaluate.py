@@ -38,7 +38,7 @@ class Acceptance:
 
 
 def full_accuracy(drafted: Tensor, text: Tensor, counted: Tensor) -> list[float]:
-    """``drafted [B, n, steps]`` against the target's tokens ``text`` of that shape, over the rows ``counted [B, n]``."""
+    """``drafted [B, n, steps]`` against the text (same shape), over the rows ``counted [B, n]``; one share a depth."""
     right = (drafted == text).cumprod(dim=-1).bool()[counted]
     return right.float().mean(dim=0).tolist() if len(right) else [0.0] * drafted.shape[-1]
 

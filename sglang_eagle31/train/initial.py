@@ -1,6 +1,6 @@
 """Start values in closed form: the head begins as the best linear predictor of the target's next final state.
 
-On a small budget this replaces the first few hundred optimiser steps. Over supervised rows ``t`` solve the ridge problem
+On a small budget this replaces the first few hundred optimiser steps. Over supervised rows ``t`` it solves
 
     final[t+1] / gain  ~  A u_t + B e_t        u: what fc reads, e: normed embedding of token t+1
 
@@ -63,10 +63,11 @@ def _scale_norms(head: DraftHead, samples: list[Sample], embedding: Tensor) -> N
     if head.config.fc_norm:
         states = torch.cat([s.states for s in samples[:100]]).float()
         for norm, chunk in zip(head.fc_norm, states.chunk(len(head.fc_norm), dim=-1), strict=True):
+            assert isinstance(norm, torch.nn.RMSNorm)
             norm.weight.copy_(1.0 / norm(chunk).std(dim=0).clamp_min(0.05))
     ids = torch.cat([s.ids for s in samples[:100]]).long()
-    norm = head.midlayer.input_layernorm
-    norm.weight.copy_(1.0 / norm(F.embedding(ids, embedding)).std(dim=0).clamp_min(0.05))
+    embeds = head.midlayer.input_layernorm
+    embeds.weight.copy_(1.0 / embeds(F.embedding(ids, embedding)).std(dim=0).clamp_min(0.05))
 
 
 def _rows(head: DraftHead, samples: list[Sample], embedding: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:

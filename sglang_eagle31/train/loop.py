@@ -42,6 +42,13 @@ class Options:
     bf16: bool = False
     """Autocast. Faster on a GPU or a CPU with AMX; slower on a CPU with AVX-512 alone."""
 
+    def __post_init__(self) -> None:
+        for name in ("steps", "ttt", "batch_tokens", "eval_every", "save_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)}: give a number of at least 1")
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"--warmup {self.warmup}: give a share of the run, at least 0 and below 1")
+
 
 @dataclass
 class Data:
@@ -102,6 +109,7 @@ class Trainer:
         """Write ``checkpoint.pt`` atomically."""
         state = {
             "head": self.head.state_dict(),
+            "used": self.data.used,
             "optimizer": self.optimizer.state_dict(),
             "rng": torch.get_rng_state(),
             "step": self.step,
@@ -163,7 +171,7 @@ class Trainer:
             result = ttt_loss(self.head, batch, data.embedding, data.target_rows, data.t2d, self.options.ttt)
         if result.rows:
             self.optimizer.zero_grad(set_to_none=True)
-            result.loss.backward()
+            torch.autograd.backward(result.loss)
             torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.options.clip)
             self.optimizer.step()
         return result
@@ -191,7 +199,7 @@ class Trainer:
         )
 
     def evaluate(self) -> Acceptance:
-        """Score the held-out samples with chains of 3; keep the weights in ``best.pt`` when they are the best so far."""
+        """Score the held-out samples with chains of 3; the best weights so far go to ``best.pt``."""
         score = acceptance(self.head, self.data.held_out, self.data.embedding, self.data.used, steps=3)
         self._write({"step": self.step, "minutes": round(self.elapsed / 60, 3), "held_out": score.to_dict()})
         tqdm.write(f"step {self.step}: held-out accept length {score.accept_length():.3f}, by depth {score.full}")

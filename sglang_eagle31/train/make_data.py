@@ -54,7 +54,8 @@ def answer_prompts(
     queue = [(f"{worker:02d}-{i:04d}", group) for i, group in enumerate(_batches(prompts, options.batch))]
     kept, number = 0, 0
     finished: list[tuple[Prompt, str]] = []
-    with tqdm(total=len(queue), desc="answers", unit="batch") as bar:
+    total = len(queue)
+    with tqdm(total=total, desc="answers", unit="batch") as bar:
         while queue and time.monotonic() < stop_at:
             name, group = queue.pop(0)
             number += 1
@@ -72,7 +73,7 @@ def answer_prompts(
             if options.second_turns and len(finished) >= options.batch:
                 queue.insert(0, (f"{name}b", _second_turns(finished[: options.batch], number)))
                 finished = []
-                bar.total += 1
+                bar.total = total = total + 1
     return kept
 
 

@@ -72,7 +72,7 @@ def config_for(
         draft_vocab_size=draft_vocab,
         max_position_embeddings=target.max_position_embeddings,
         rms_norm_eps=target.rms_norm_eps,
-        rope_theta=float(rope.get("rope_theta") or getattr(target, "rope_theta", 10000.0)),
+        rope_theta=float(rope["rope_theta"] if "rope_theta" in rope else target.rope_theta),
     )
 
 

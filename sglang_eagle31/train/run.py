@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ def run(args: argparse.Namespace) -> int:
     """Make the samples that are missing, train, export the best head. Returns 0."""
     if args.threads:
         torch.set_num_threads(args.threads)
+    if (args.out / "checkpoint.pt").exists() != args.resume and not args.make_data:
+        state, fix = ("no", "leave --resume out") if args.resume else ("a", "add --resume, or choose another folder")
+        raise ValueError(f"--out {args.out}: there is {state} checkpoint.pt in it; {fix}")
+    _options(args)  # a mistake shows before the slow part
     torch.manual_seed(args.seed)
     dtype = torch.float32 if args.device == "cpu" else torch.bfloat16
     target, tokenizer = load_target(args.target, _boundaries(args.layers), args.device, dtype)
@@ -57,6 +62,17 @@ def _boundaries(text: str | None) -> tuple[int, ...] | None:
         raise ValueError(f"--layers {text}: give boundaries as numbers, for example 2,15,27") from None
 
 
+def _options(args: argparse.Namespace) -> Options:
+    return Options(**{field.name: getattr(args, field.name) for field in fields(Options) if hasattr(args, field.name)})
+
+
+def _share(text: str) -> tuple[int, int]:
+    first, _, second = text.partition("/")
+    if not (first.isdigit() and second.isdigit() and int(first) < int(second)):
+        raise ValueError(f"--worker {text}: give I/N with I below N, for example 0/2 and 1/2")
+    return int(first), int(second)
+
+
 def _ids(samples: list[Sample]) -> set[str]:
     return {s.info["id"] for s in samples}
 
@@ -72,7 +88,7 @@ def _make_samples(args: argparse.Namespace, target: Target, tokenizer: Any, out:
         prompts = [p for p in all_prompts(default_cache_dir(), args.seed) if not p.held_out]
     else:
         prompts = _prompts(Path(args.prompts))
-    worker, workers = (int(part) for part in args.worker.split("/"))
+    worker, workers = _share(args.worker)
     return answer_prompts(
         target,
         tokenizer,
@@ -107,7 +123,10 @@ def _prepare(
 ) -> tuple[Trainer, dict[str, Any]]:
     config = target.model.config
     counts = vocab.count_tokens(((s.ids, s.mask) for s in train), config.vocab_size)
-    used = vocab.choose(counts, args.draft_vocab)
+    if args.resume:  # the data may have grown meanwhile; the vocabulary must not change
+        used = torch.load(args.out / "checkpoint.pt", weights_only=True)["used"].cpu()
+    else:
+        used = vocab.choose(counts, args.draft_vocab)
     held_counts = vocab.count_tokens(((s.ids, s.mask) for s in held_out), config.vocab_size)
     head = DraftHead(config_for(config, args.variant, target.boundaries, len(used)))
     embedding = target.embedding.float().cpu()
@@ -146,7 +165,7 @@ def _prepare(
         "bf16",
     )
     options = Options(**{name: getattr(args, name) for name in names})
-    return Trainer(head.to(device), data, options, args.out), facts
+    return Trainer(head.to(device), data, _options(args), args.out), facts
 
 
 def _sources(args: argparse.Namespace, train: list[Sample]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -98,6 +99,8 @@ class Target:
 
 def load_target(path: str, boundaries: Sequence[int] | None, device: str, dtype: torch.dtype) -> tuple[Target, Any]:
     """Load a local Hugging Face folder; returns the target and its tokenizer."""
+    if not Path(path).is_dir():
+        raise ValueError(f"--target {path}: no such folder; give a local Hugging Face folder")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(device)

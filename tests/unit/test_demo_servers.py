@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import requests
 from rich.console import Console
 
 from sglang_eagle31.demo.servers import ServerFailed, _group_members, free_port, serve
@@ -81,6 +82,16 @@ def test_processes_that_ignore_sigterm_are_killed_with_their_children(tmp_path, 
         server.stop(grace=0.3)
         assert server.process.returncode == -signal.SIGKILL
     assert _group_members(server.pid) == []
+
+
+def test_death_while_in_use_is_reported_with_the_log(tmp_path, quiet):
+    script = HEALTHY.replace("self.end_headers()", "self.end_headers()\n        if self.path == '/die': os._exit(9)")
+    with pytest.raises(ServerFailed, match=r"(?s)stopped answering.*listening"):
+        with start(f"import os\n{script}", tmp_path, quiet) as server:
+            requests.get(server.url + "/ping", timeout=5)
+            requests.get(server.url + "/die", timeout=5)
+            requests.get(server.url + "/ping", timeout=5)
+    assert server.process.returncode == 9
 
 
 def test_environment_is_added(tmp_path, quiet):

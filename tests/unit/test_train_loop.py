@@ -184,3 +184,12 @@ def test_the_closed_form_start_finds_a_linear_target(variant: str) -> None:
     assert explained > 0.98
     assert torch.equal(head.lm_head.weight, rows)
     assert float(head.norm.weight.min()) == 1.0
+
+
+def test_autocast_to_bf16_trains_to_a_similar_loss(tmp_path: Path) -> None:
+    losses = []
+    for name, bf16 in (("a", False), ("b", True)):
+        Trainer(make_head(), make_data(), options(bf16=bf16), tmp_path / name).run()
+        losses.append(json.loads((tmp_path / name / "log.jsonl").read_text().splitlines()[0])["losses"])
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)

@@ -25,7 +25,6 @@ PLAIN: Mapping[str, tuple[Any, ...]] = {
     "ptd_token_id": (None,),
     "pard_token": (None,),
     "sliding_window": (None,),
-    "layer_types": (None, ["full_attention"]),
     "partial_rotary_factor": (None, 1, 1.0),
     "logit_scale": (None, 1, 1.0),
     "quantization_config": (None,),
@@ -71,7 +70,10 @@ def read_llama(head: Checkpoint, target: Target, rules: Rules) -> Reading:
 def _names(head: Checkpoint, reading: Reading) -> None:
     for name in head.tensors:
         if not IGNORED.match(name):
-            reading.names[name] = re.sub(r"^midlayer\.", "layers.0.", name)
+            canonical = re.sub(r"^midlayer\.", "layers.0.", name)
+            if canonical in reading.names.values():
+                reading.refusals.append(f"{name} is in the file twice, as midlayer.* and as layers.0.*")
+            reading.names[name] = canonical
 
 
 def _plain_keys(head: Checkpoint, reading: Reading) -> None:
@@ -79,11 +81,19 @@ def _plain_keys(head: Checkpoint, reading: Reading) -> None:
     for config, plain, where in ((head.config, PLAIN, ""), (eagle, PLAIN_EAGLE, "eagle_config.")):
         for key, allowed in plain.items():
             if config.get(key) not in allowed:
-                fix = f"--eagle31-override {key}=..." if key == "sliding_window" else "convert the head"
-                reading.refusals.append(
-                    f"config.json has {where}{key}={config[key]!r}, which {reading.producer} heads do not have and "
-                    f"this layout cannot run; fix: {fix}"
-                )
+                has = f"config.json has {where}{key}={config[key]!r}, which {reading.producer} heads do not have"
+                if key == "sliding_window":
+                    reading.questions[key] = (
+                        f"{has}; fix: --eagle31-override {key}=W if it sees W keys, itself included"
+                    )
+                else:
+                    reading.refusals.append(f"{has} and this layout cannot run; fix: convert the head")
+    windowed = set(head.config.get("layer_types") or ()) - {"full_attention"}
+    if windowed:
+        reading.refusals.append(
+            f"config.json has layer_types={sorted(windowed)}, which {reading.producer} heads do not have and this "
+            "layout cannot run; fix: convert the head"
+        )
 
 
 def _sizes(head: Checkpoint, target: Target, reading: Reading) -> None:
@@ -91,7 +101,10 @@ def _sizes(head: Checkpoint, target: Target, reading: Reading) -> None:
     canonical = {new: tensors[old] for old, new in reading.names.items()}
     layers = {int(match[1]) for name in canonical if (match := re.match(r"layers\.(\d+)\.", name))}
     hidden = tensors["fc.weight"].shape[0]
-    heads = int(config.get("num_attention_heads", 0)) or 1
+    heads = int(config.get("num_attention_heads") or 0)
+    if heads < 1:
+        heads = 1
+        reading.refusals.append("config.json states no num_attention_heads; fix: add the head's")
     reading.put("hidden_size", hidden, "tensor fc.weight")
     reading.put("target_hidden_size", target.hidden_size, "target config")
     reading.put("num_layers", len(layers), "tensors " + ", ".join(f"layers.{layer}" for layer in sorted(layers)))
@@ -119,24 +132,28 @@ def _vocabulary(head: Checkpoint, target: Target, reading: Reading) -> None:
     reading.put("draft_vocab_size", size, "tensor lm_head.weight" if own_head else "config draft_vocab_size")
     reading.put("own_head", own_head, f"tensor lm_head.weight {'present' if own_head else 'absent'}")
     own_embedding = "embed_tokens.weight" in tensors
-    reading.put("own_embedding", own_embedding, f"tensor embed_tokens.weight {'present' if own_embedding else 'absent'}")
+    present = "present" if own_embedding else "absent"
+    reading.put("own_embedding", own_embedding, f"tensor embed_tokens.weight {present}")
     reading.put("vocab_map", size < target.vocab_size, f"draft vocabulary {size} of {target.vocab_size}")
     if stated not in (None, size):
         reading.refusals.append(f"config.json says draft_vocab_size={stated}, lm_head.weight has {size} rows")
     if size > target.vocab_size:
         reading.refusals.append(f"the head has {size} tokens, the target only {target.vocab_size}")
-    elif not own_head and size < target.vocab_size:
-        reading.refusals.append(f"no lm_head.weight for the reduced vocabulary of {size} tokens; fix: export the head")
+    elif not own_head and stated is not None:
+        reading.refusals.append(
+            f"config.json states draft_vocab_size={stated}, so lm_head.weight should be there and is not; fix: export "
+            "the head, or set draft_vocab_size to null if it shares the target's"
+        )
     elif "d2t" in tensors and size == target.vocab_size:
         reading.names.pop("d2t")
         if bool((head.load("d2t") != 0).any()):
             reading.refusals.append("d2t maps to other tokens although the draft vocabulary is the target's")
-    elif "d2t" in tensors:
+    elif "d2t" in tensors and tensors["d2t"].shape == (size,):
         reading.refusals += check_vocabulary_map(head, target.vocab_size)
 
 
 def check_vocabulary_map(head: Checkpoint, vocab_size: int) -> list[str]:
-    """Reasons for which ``d2t`` is not the offset form ``target_id = draft_id + d2t[draft_id]``, with ``t2d`` if shipped."""
+    """Reasons for which ``d2t`` is not ``target_id = draft_id + d2t[draft_id]``, checked with ``t2d`` if shipped."""
     import torch
 
     d2t = head.load("d2t").long()
@@ -147,8 +164,12 @@ def check_vocabulary_map(head: Checkpoint, vocab_size: int) -> list[str]:
         return [f"d2t is not in offset form over {vocab_size} target tokens{hint}; fix: store used[i] - i"]
     if "t2d" in head.tensors:
         used = head.load("t2d").bool()
+        if used.numel() != vocab_size:
+            return [f"t2d has {used.numel()} tokens, the target {vocab_size}; fix: use the head of this target"]
         if int(used.sum()) != ids.numel() or not bool(used[ids].all()):
             return ["d2t and t2d name different tokens; fix: export the head again"]
+    elif ids.numel() > 1 and bool((d2t[1:] > d2t[:-1]).all()):
+        return ["d2t may be offsets or absolute ids, and no t2d tells which; fix: store t2d beside it"]
     return []
 
 
@@ -171,6 +192,10 @@ def _switches(head: Checkpoint, reading: Reading) -> None:
     reading.put("later_norm", "hidden_norm" if hidden_norm else "input_layernorm", "tensors of layer 1, if any")
     reading.put("residual", "pre", f"{reading.producer} adds the un-normed state")
     reading.put("logits", "norm", f"{reading.producer} norms before lm_head")
+    reading.put(
+        "hidden_act", "silu", "config hidden_act" if config.get("hidden_act") else "default of the Llama config"
+    )
+    reading.put("sliding_window", None, "no window in the config")
 
 
 def _boundaries(head: Checkpoint, target: Target, reading: Reading) -> None:
@@ -194,6 +219,8 @@ def _rope(head: Checkpoint, reading: Reading) -> None:
     reading.put("rope_theta", float(theta or 10000.0), "config rope_theta" if theta else "default of the Llama config")
     kind = (rope or {}).get("rope_type", (rope or {}).get("type", "default"))
     scaling = None if kind == "default" else dict(rope or {})
+    if "mrope_section" in (rope or {}):
+        reading.refusals.append("config.json has mrope_section: heads of multimodal targets are not supported")
     reading.put("rope_scaling", scaling, "config rope_parameters or rope_scaling")
     length = config.get("max_position_embeddings")
     reading.put("max_position_embeddings", int(length or 2048), "config" if length else "default of the Llama config")

@@ -21,6 +21,9 @@ def translate(head: Checkpoint, target: Target) -> Reading:
     """Captures the input of blocks 2, N//2 and N-3, as its code does; the pre-norm state is fed back."""
     reading = read_llama(head, target, Rules(NAME))
     reading.put("feedback", "pre", "EAGLE-3 as SafeAILab publishes it")
-    if "norm_output" in head.config:
-        reading.refusals.append("config.json has norm_output, which SafeAILab's EAGLE-3 does not know")
+    if "norm_output" in head.config or reading.values.get("pre_fc_norm") == "fc_norm":
+        reading.refusals.append(
+            "the head has norm_output or fc_norm.*, which SafeAILab's EAGLE-3 does not know, and nothing else tells "
+            "who trained it; fix: restore the eagle_config that its trainer wrote"
+        )
     return reading

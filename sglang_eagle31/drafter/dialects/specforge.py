@@ -25,6 +25,13 @@ def translate(head: Checkpoint, target: Target) -> Reading:
     """Without ``norm_output`` the head is EAGLE-3; with it the files cannot tell which meaning it was trained with."""
     reading = read_llama(head, target, Rules(NAME))
     flag = head.config.get("norm_output")
+    if flag is None and reading.values.get("pre_fc_norm") == "fc_norm":
+        reading.put("feedback", "pre", "no config key norm_output")
+        reading.questions["feedback"] = (
+            "the head has fc_norm.* but config.json has no norm_output, whose default changed with SpecForge's PR 879; "
+            "fix: --eagle31-override feedback=post or feedback=pre, as it was trained"
+        )
+        return reading
     if flag is None:
         reading.put("feedback", "pre", "no config key norm_output: EAGLE-3 feedback")
         return reading

@@ -1,0 +1,138 @@
+"""Real SGLang servers on tiny models: the models, a plain server's answers, and what is asked of every server."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import models
+import pytest
+import requests
+
+from sglang_eagle31.demo.servers import Server, serve_sglang
+
+START = 300.0
+ANSWER = 240.0
+COMMON = (
+    "--device cpu --dtype float32 --skip-tokenizer-init --max-total-tokens 16000 --max-running-requests 16 "
+    "--chunked-prefill-size 256 --random-seed 0"
+).split()
+
+
+@dataclass
+class Answers:
+    """Token ids of every request, and SGLang's per-request facts."""
+
+    ids: list[list[int]] = field(default_factory=list)
+    meta: list[dict[str, Any]] = field(default_factory=list)
+
+    def accept_length(self) -> float:
+        """Tokens a verify step, bonus included, over all requests."""
+        return sum(m["completion_tokens"] for m in self.meta) / sum(m["spec_verify_ct"] for m in self.meta)
+
+
+def generate(server: Server, prompts: list[list[int]], tokens: int, **more: Any) -> list[dict[str, Any]]:
+    """One batched greedy request; SGLang's answers in order."""
+    sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+    body = {"input_ids": prompts, "sampling_params": sampling, **more}
+    response = requests.post(f"{server.url}/generate", json=body, timeout=ANSWER)
+    response.raise_for_status()
+    answers: list[dict[str, Any]] = response.json()
+    return answers
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    """Random tokens, none of them special."""
+    return [random.Random(seed).randrange(3, models.VOCAB) for _ in range(length)]
+
+
+def ask_everything(server: Server) -> Answers:
+    """Batches of 1, 4 and 16 of ragged lengths, a shared prefix twice, a chunked prompt and a long context."""
+    prefix = prompt(300, 7)
+    jobs = [
+        ([prompt(17, 1)], 48),
+        ([prompt(length, length) for length in (4, 60, 33, 200)], 48),
+        ([prompt(5 + 9 * i, 100 + i) for i in range(16)], 32),
+        ([prefix + prompt(20, 50 + i) for i in range(4)], 24),
+        ([prefix + prompt(20, 60 + i) for i in range(4)], 24),
+        ([prompt(1500, 8)], 32),
+        ([prompt(4000, 9)], 32),
+    ]
+    answers = Answers()
+    for prompts, tokens in jobs:
+        for answer in generate(server, prompts, tokens):
+            answers.ids.append(answer["output_ids"])
+            answers.meta.append(answer["meta_info"])
+    return answers
+
+
+def speculate(algorithm: str, head: Path, steps: int, topk: int, draft_tokens: int) -> list[str]:
+    """The flags of a speculative server."""
+    flags = ["--speculative-algorithm", algorithm, "--speculative-draft-model-path", str(head)]
+    flags += ["--speculative-num-steps", str(steps), "--speculative-eagle-topk", str(topk)]
+    return [*flags, "--speculative-num-draft-tokens", str(draft_tokens)]
+
+
+@dataclass(frozen=True)
+class Models:
+    """Folders of the tiny models."""
+
+    target: Path
+    eagle31: Path
+    eagle3: Path
+    wide: Path
+    eagle1: Path
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """The target and its heads, written once."""
+    folder = tmp_path_factory.mktemp("tiny")
+    return Models(
+        models.write_target(folder / "target"),
+        models.write_head(folder / "eagle31"),
+        models.write_head(folder / "eagle3", "eagle3"),
+        models.write_wide_head(folder / "wide"),
+        models.write_eagle1_head(folder / "eagle1"),
+    )
+
+
+@pytest.fixture(scope="session")
+def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where servers log; pytest keeps the last runs."""
+    return tmp_path_factory.mktemp("logs")
+
+
+@pytest.fixture(scope="session")
+def start(tiny: Models, log_dir: Path) -> Any:
+    """Start a server of the tiny target; a compiler is hidden from it, as on a machine that has none."""
+
+    @contextmanager
+    def run(name: str, *flags: str, common: list[str] = COMMON, **env: str) -> Iterator[Server]:
+        hidden = {"CC": "/nonexistent", "CXX": "/nonexistent", **env}
+        with serve_sglang(name, tiny.target, [*common, *flags], log_dir=log_dir, env=hidden, deadline=START) as server:
+            yield server
+
+    return run
+
+
+@dataclass(frozen=True)
+class Plain:
+    """What the server without speculation answered."""
+
+    answers: Answers
+    info: dict[str, Any]
+    log: str
+
+
+@pytest.fixture(scope="session")
+def plain(start: Any) -> Plain:
+    """Every answer of a server without speculation; it is gone when the fixture returns."""
+    with start("plain", CC="", CXX="") as server:
+        answers = ask_everything(server)
+        info = requests.get(f"{server.url}/server_info", timeout=60).json()
+        return Plain(answers, info, server.log_path.read_text())

@@ -1,0 +1,140 @@
+"""Options of ours: from JSON, from a real argparse parser, and what is refused."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from sglang_eagle31.config import ENV, NAMES, Eagle31Config, add_arguments, asked
+
+
+@pytest.fixture(autouse=True)
+def no_options_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENV, raising=False)
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="launch_server")
+    parser.add_argument("--speculative-algorithm")
+    parser.add_argument("--model-path")
+    add_arguments(parser)
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize("name", ["EAGLE31", "eagle31", "Eagle3.1", "EAGLE3.1", " eagle31 ", *NAMES])
+def test_the_name_is_accepted_in_any_case(name: str) -> None:
+    assert asked(name)
+
+
+@pytest.mark.parametrize("name", [None, "", "EAGLE3", "EAGLE", "EAGLE-31", "NGRAM"])
+def test_other_algorithms_are_not_ours(name: str | None) -> None:
+    assert not asked(name)
+
+
+def test_nothing_given_is_the_default() -> None:
+    assert Eagle31Config.from_env() == Eagle31Config() == Eagle31Config.from_namespace(parse())
+
+
+def test_options_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENV, json.dumps({"override": ["feedback=post", "aux_layers=2,6,9"], "cache_dir": "/heads"}))
+    config = Eagle31Config.from_env()
+    assert config.cache_dir == "/heads"
+    assert config.overrides() == {"feedback": "post", "aux_layers": "2,6,9"}
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("{feedback", ["is not JSON", "fix: unset it"]),
+        ('{"overide": []}', ["unknown option overide", "known: cache_dir, override"]),
+        ("[1]", ["unknown option [1]"]),
+        ('"EAGLE31"', ["unknown option 'EAGLE31'"]),
+        ('{"override": "feedback=post"}', ["--eagle31-override", "feedback=post", "a list"]),
+        ('{"override": ["feedback"]}', ["--eagle31-override", "feedback", "KEY=VALUE"]),
+        ('{"override": [3]}', ["--eagle31-override", "3", "KEY=VALUE"]),
+        ('{"override": 3}', ["--eagle31-override", "3", "KEY=VALUE"]),
+        ('{"cache_dir": 3}', ["--eagle31-cache-dir", "3"]),
+    ],
+)
+def test_a_bad_environment_names_variable_value_and_fix(
+    monkeypatch: pytest.MonkeyPatch, text: str, named: list[str]
+) -> None:
+    monkeypatch.setenv(ENV, text)
+    with pytest.raises(ValueError) as error:
+        Eagle31Config.from_env()
+    assert all(part in str(error.value) for part in [ENV, *named]), str(error.value)
+
+
+def test_options_of_the_command_line() -> None:
+    config = Eagle31Config.from_namespace(
+        parse(
+            "--speculative-algorithm=eagle3.1",
+            *(
+                "--eagle31-override",
+                "feedback=post",
+                "--eagle31-override",
+                " residual = pre ",
+                "--eagle31-cache-dir=/c",
+            ),
+        )
+    )
+    assert config == Eagle31Config(("feedback=post", " residual = pre "), "/c")
+    assert config.overrides() == {"feedback": "post", "residual": "pre"}
+
+
+def test_the_command_line_comes_on_top_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENV, json.dumps({"override": ["feedback=pre"], "cache_dir": "/env"}))
+    given = parse("--speculative-algorithm=EAGLE31", "--eagle31-override=feedback=post")
+    assert Eagle31Config.from_namespace(given) == Eagle31Config(("feedback=post",), "/env")
+
+
+def test_a_record_keeps_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENV, json.dumps({"cache_dir": "/env"}))
+    record = SimpleNamespace()
+    assert Eagle31Config.of(record) == Eagle31Config(cache_dir="/env")
+    Eagle31Config(("logits=raw",)).attach(record)
+    assert Eagle31Config.of(record) == Eagle31Config(("logits=raw",))
+
+
+@pytest.mark.parametrize("algorithm", [None, "EAGLE3"])
+def test_our_options_without_eagle31_are_refused(algorithm: str | None) -> None:
+    words = () if algorithm is None else ("--speculative-algorithm", algorithm)
+    with pytest.raises(ValueError) as error:
+        Eagle31Config.from_namespace(parse(*words, "--eagle31-cache-dir", "/c"))
+    message = str(error.value)
+    assert "--eagle31-cache-dir /c" in message and f"--speculative-algorithm {algorithm}" in message
+    assert "fix: add --speculative-algorithm EAGLE31" in message
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("--eagle31-foo", "--eagle31-"),
+        ("--eagle31-overide=feedback=post", "--eagle31-override"),
+        ("--eagle31-cachedir=/c", "--eagle31-cache-dir"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_the_known_ones(
+    capsys: pytest.CaptureFixture[str], word: str, near: str
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse("--model-path", "m", word)
+    text = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert word in text and "--eagle31-override, --eagle31-cache-dir" in text and f"did you mean {near}" in text
+
+
+def test_other_mistakes_keep_argparse_s_own_message(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse("--foo")
+    assert "--eagle31" not in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_help_shows_our_group() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    text = parser.format_help()
+    assert "EAGLE 3.1 (sglang-eagle31)" in text and "--eagle31-override" in text and "--eagle31-cache-dir" in text

@@ -1,0 +1,63 @@
+"""The grouped norm against one RMSNorm a state."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sglang_eagle31.drafter.fusion import grouped_rms_norm
+
+SHAPES = [(1, 3, 64), (7, 3, 576), (33, 1, 16), (5, 4, 24), (0, 3, 8)]
+
+
+def case(tokens: int, k: int, width: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(tokens * 100 + k)
+    # Later states of a real target are larger by orders of magnitude.
+    sizes = torch.logspace(0, 3, k).repeat_interleave(width)
+    states = (torch.randn(tokens, k * width, generator=generator) * sizes).to(dtype)
+    return states, (1 + 0.2 * torch.randn(k, width, generator=generator)).to(dtype)
+
+
+def separate(states: torch.Tensor, gamma: torch.Tensor, eps: float) -> torch.Tensor:
+    """float32 -> x * rsqrt -> * gamma -> cast, one state after the other."""
+    out = []
+    for state, gain in zip(states.chunk(len(gamma), dim=-1), gamma, strict=True):
+        x = state.to(torch.float32)
+        x = x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + eps)
+        out.append((x * gain.to(torch.float32)).to(states.dtype))
+    return torch.cat(out, dim=-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_equals_separate_norms_bit_for_bit(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    states, gamma = case(*shape, dtype)
+    out = grouped_rms_norm(states, gamma, 1e-5)
+    assert out.dtype == dtype and out.shape == states.shape
+    assert torch.equal(out, separate(states, gamma, 1e-5))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_float32_against_float64(shape: tuple[int, int, int]) -> None:
+    states, gamma = case(*shape, torch.float32)
+    wide = states.double().view(shape)
+    expected = wide / (wide.square().mean(-1, keepdim=True) + 1e-6).sqrt() * gamma.double()
+    out = grouped_rms_norm(states, gamma, 1e-6).double()
+    torch.testing.assert_close(out, expected.view_as(out), rtol=1e-5, atol=1e-6)
+
+
+def test_states_of_any_magnitude_leave_with_the_same() -> None:
+    states, _ = case(64, 3, 128, torch.float32)
+    out = grouped_rms_norm(states, torch.ones(3, 128), 1e-6).view(64, 3, 128)
+    torch.testing.assert_close(out.square().mean(-1), torch.ones(64, 3), rtol=1e-4, atol=0)
+
+
+def test_eps_keeps_zero_finite() -> None:
+    assert torch.equal(grouped_rms_norm(torch.zeros(2, 8), torch.ones(2, 4), 1e-6), torch.zeros(2, 8))
+
+
+def test_a_view_of_a_wider_tensor() -> None:
+    states, gamma = case(6, 3, 8, torch.float32)
+    wide = torch.cat([states, states], dim=-1)[:, :24]
+    assert not wide.is_contiguous()
+    assert torch.equal(grouped_rms_norm(wide, gamma, 1e-6), grouped_rms_norm(states, gamma, 1e-6))
