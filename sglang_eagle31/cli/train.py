@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_.add_argument("--ttt", type=int, default=4, help="unrolled draft steps")
     run_.add_argument("--lr", type=float, default=1e-3, help="peak of AdamW's learning rate")
     run_.add_argument("--output-lr", type=float, default=1.0, help="learning rate of lm_head relative to the rest")
+    run_.add_argument("--dropout", type=float, default=0.0, help="against overfitting where data are few")
     run_.add_argument("--warmup", type=float, default=0.02, help="share of the run")
     run_.add_argument("--batch-tokens", type=int, default=2048, help="padded tokens in a batch")
     run_.add_argument("--eval-every", type=int, default=100, metavar="STEPS")

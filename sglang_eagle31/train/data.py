@@ -79,6 +79,8 @@ def tokenize_chat(tokenizer: Any, messages: list[dict[str, str]]) -> tuple[list[
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """One object a line; raises ValueError naming the line that is not one with ``messages``."""
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file (--data, --prompts and --held-out take JSONL)")
     with path.open() as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():

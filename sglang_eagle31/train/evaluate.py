@@ -53,6 +53,7 @@ def acceptance(
     where the whole chain lies inside one answer. Acceptance of a token outside the draft vocabulary is impossible,
     and counts as a miss.
     """
+    head.eval()
     hits, rows = torch.zeros(steps), 0
     for start in range(0, len(samples), batch):
         data = collate(list(samples[start : start + batch]), embedding.device)

@@ -36,6 +36,8 @@ class Options:
     """Share of the run."""
     batch_tokens: int = 2048
     clip: float = 0.5
+    dropout: float = 0.0
+    """Against overfitting where data are few."""
     seed: int = 0
     eval_every: int = 100
     save_every: int = 100
@@ -86,6 +88,7 @@ class Trainer:
 
     def __init__(self, head: DraftHead, data: Data, options: Options, out: Path) -> None:
         self.head, self.data, self.options, self.out = head, data, options, out
+        head.dropout = options.dropout
         head.lm_head.weight.requires_grad_(options.output_lr > 0)
         rest = [p for name, p in head.named_parameters() if name != "lm_head.weight"]
         groups = [{"params": rest, "scale": 1.0}, {"params": [head.lm_head.weight], "scale": options.output_lr}]
@@ -93,6 +96,7 @@ class Trainer:
         self.step = self.epoch = self.position = 0
         self.elapsed = 0.0
         self.best = 0.0
+        self.parts = [{"from_step": 0, "options": asdict(options)}]
         self.on_best: Callable[[Acceptance], None] = lambda score: None
         out.mkdir(parents=True, exist_ok=True)
 
@@ -104,6 +108,7 @@ class Trainer:
         torch.set_rng_state(state["rng"])
         self.step, self.epoch, self.position = state["step"], state["epoch"], state["position"]
         self.elapsed, self.best = state["elapsed"], state["best"]
+        self.parts = [*state["parts"], {"from_step": self.step, "options": asdict(self.options)}]
 
     def save(self) -> None:
         """Write ``checkpoint.pt`` atomically."""
@@ -117,6 +122,7 @@ class Trainer:
             "position": self.position,
             "elapsed": self.elapsed,
             "best": self.best,
+            "parts": self.parts,
         }
         torch.save(state, self.out / "checkpoint.partial")
         (self.out / "checkpoint.partial").rename(self.out / "checkpoint.pt")
@@ -166,6 +172,7 @@ class Trainer:
         data, device = self.data, self.data.embedding.device
         for group in self.optimizer.param_groups:
             group["lr"] = group["scale"] * self.learning_rate()
+        self.head.train()
         batch = collate([data.train[i] for i in indices], device)
         with torch.autocast(device.type, torch.bfloat16, enabled=self.options.bf16):
             result = ttt_loss(self.head, batch, data.embedding, data.target_rows, data.t2d, self.options.ttt)
@@ -215,9 +222,9 @@ class Trainer:
             log.write(json.dumps(entry) + "\n")
 
     def describe(self) -> dict[str, Any]:
-        """For the provenance file."""
+        """For the provenance file: every resumed part with its own options."""
         return {
-            "options": asdict(self.options),
+            "parts": self.parts,
             "steps_done": self.step,
             "epochs": self.epoch,
             "wall_hours": self.elapsed / 3600,

@@ -121,9 +121,9 @@ class Mlp(nn.Module):
         self.up_proj = nn.Linear(c.hidden_size, c.intermediate_size, bias=False)
         self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-        return out
+    def gated(self, x: Tensor) -> Tensor:
+        """What ``down_proj`` reads, ``[..., intermediate]``."""
+        return F.silu(self.gate_proj(x)) * self.up_proj(x)
 
 
 class Midlayer(nn.Module):
@@ -142,6 +142,7 @@ class DraftHead(nn.Module):
     def __init__(self, config: DraftConfig) -> None:
         super().__init__()
         self.config = config
+        self.dropout = 0.0  # of what fc, attention and the MLP's last projection read; in training mode only
         captured = len(config.boundaries)
         self.fc = nn.Linear(captured * config.target_hidden_size, config.hidden_size, bias=False)
         if config.fc_norm:
@@ -158,18 +159,22 @@ class DraftHead(nn.Module):
         chunks = states.chunk(len(self.config.boundaries), dim=-1)
         return torch.cat([norm(chunk) for norm, chunk in zip(self.fc_norm, chunks, strict=True)], dim=-1)
 
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training) if self.dropout > 0 else x
+
     def fuse(self, states: Tensor) -> Tensor:
         """Captured states ``[..., K*H_t]`` to the first step's feature ``g [..., H]``."""
-        fused: Tensor = self.fc(self.normed_states(states))
+        fused: Tensor = self.fc(self._drop(self.normed_states(states)))
         return fused
 
     def attention_input(self, embeds: Tensor, g: Tensor) -> Tensor:
         """``[..., 2H]``: the normed embedding first, the normed feature second."""
-        return torch.cat([self.midlayer.input_layernorm(embeds), self.midlayer.hidden_norm(g)], dim=-1)
+        return self._drop(torch.cat([self.midlayer.input_layernorm(embeds), self.midlayer.hidden_norm(g)], dim=-1))
 
     def finish(self, g: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
         """After attention: ``(state for lm_head [..., H], feature for the next step [..., H])``."""
         residual = g + attended
-        residual = residual + self.midlayer.mlp(self.midlayer.post_attention_layernorm(residual))
+        mlp = self.midlayer.mlp
+        residual = residual + mlp.down_proj(self._drop(mlp.gated(self.midlayer.post_attention_layernorm(residual))))
         normed = self.norm(residual)
         return normed, (normed if self.config.norm_output else residual)

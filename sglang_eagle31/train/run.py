@@ -80,6 +80,7 @@ def _ids(samples: list[Sample]) -> set[str]:
 def _make_samples(args: argparse.Namespace, target: Target, tokenizer: Any, out: Path) -> int:
     if (args.data is None) == (args.prompts is None):
         raise ValueError("--data / --prompts: give exactly one of them (there are no samples yet)")
+    worker, workers = _share(args.worker)
     if args.data is not None:
         return features_of(target, tokenizer, args.data, out, args.max_length)
     if args.prompts == "demo":
@@ -88,7 +89,6 @@ def _make_samples(args: argparse.Namespace, target: Target, tokenizer: Any, out:
         prompts = [p for p in all_prompts(default_cache_dir(), args.seed) if not p.held_out]
     else:
         prompts = _prompts(Path(args.prompts))
-    worker, workers = _share(args.worker)
     return answer_prompts(
         target,
         tokenizer,
@@ -151,20 +151,6 @@ def _prepare(
         used.to(device),
         vocab.maps(used, config.vocab_size)[1].to(device),
     )
-    names = (
-        "steps",
-        "minutes",
-        "ttt",
-        "lr",
-        "output_lr",
-        "warmup",
-        "batch_tokens",
-        "seed",
-        "eval_every",
-        "save_every",
-        "bf16",
-    )
-    options = Options(**{name: getattr(args, name) for name in names})
     return Trainer(head.to(device), data, _options(args), args.out), facts
 
 

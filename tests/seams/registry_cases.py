@@ -51,9 +51,11 @@ def move_away(seam: Seam) -> None:
     delattr(holder, name)
 
 
-def lose_parameters(seam: Seam) -> None:
-    owner, _, name = seam.target.rpartition(".")
-    setattr(pkgutil.resolve_name(owner), name, lambda *_, **__: None)
+def lose_parameters() -> None:
+    """Every target takes other arguments than it did."""
+    for seam in patches.SEAMS:
+        owner, _, name = seam.target.rpartition(".")
+        setattr(pkgutil.resolve_name(owner), name, lambda *_, **__: None)
 
 
 def swallow_hooks() -> None:
@@ -163,12 +165,9 @@ def cases() -> dict[str, Callable[[], Outcome]]:
     """Every case by name."""
     out: dict[str, Callable[[], Outcome]] = {
         **{case.__name__: case for case in (in_place, names, command_line)},
-        **{change.__name__: partial(bend, change) for change in (swallow_hooks, be_second)},
+        **{change.__name__: partial(bend, change) for change in (lose_parameters, swallow_hooks, be_second)},
     }
-    for seam in patches.SEAMS:
-        for change in (move_away, lose_parameters):
-            out[f"{change.__name__} {seam.target}"] = partial(bend, partial(change, seam))
-    return out
+    return out | {f"move_away {seam.target}": partial(bend, partial(move_away, seam)) for seam in patches.SEAMS}
 
 
 def in_fork(case: Callable[[], Outcome]) -> Outcome:

@@ -177,7 +177,7 @@ def test_the_command_makes_data_trains_and_writes_a_head(tmp_path: Path) -> None
     assert head.config.boundaries == (2, 3, 4) and len(used) == 20
     provenance = json.loads((tmp_path / "out" / "head" / "provenance.json").read_text())
     assert provenance["data"]["samples"] <= 9, "held-out prompts were trained on"
-    assert provenance["training"]["options"]["ttt"] == 2
+    assert provenance["training"]["parts"][0]["options"]["ttt"] == 2
     assert str(tmp_path) not in json.dumps(provenance)
 
 
@@ -195,6 +195,7 @@ def test_conversations_with_answers_need_no_generation(tmp_path: Path) -> None:
     [
         ([], "--data / --prompts"),
         (["--worker", "2/2", "--prompts", "x.jsonl"], "--worker 2/2"),
+        (["--prompts", "x.jsonl"], "x.jsonl: no such file"),
         (["--ttt", "0"], "--ttt 0"),
         (["--layers", "2,3,9"], "--layers"),
         (["--layers", "two"], "--layers two"),
@@ -209,7 +210,7 @@ def test_a_mistake_is_one_line_and_status_two(
     answer = " ".join(f"w{i}" for i in range(14))
     chat = {"messages": [{"role": "user", "content": "w9"}, {"role": "assistant", "content": answer}]}
     (tmp_path / "chats.jsonl").write_text(json.dumps(chat))
-    if more and "--worker" not in more:
+    if more and "--prompts" not in more:
         more = [*more, "--data", str(tmp_path / "chats.jsonl")]
     assert _train(tmp_path, _target_folder(tmp_path / "target"), *more) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]

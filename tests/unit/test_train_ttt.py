@@ -122,8 +122,8 @@ def test_the_loss_is_the_masked_cross_entropy_over_the_draft_vocabulary() -> Non
                     target = torch.softmax(s.final[d] @ rows.T, dim=-1)
                     logp = torch.log_softmax(head.lm_head(state[0, t]), dim=-1)
                     count = _positions(samples, t2d, step)
-                    expected -= STEP_DECAY**step * float(target @ logp) / count
-    assert float(result.loss) == pytest.approx(expected, rel=1e-4)
+                    expected -= STEP_DECAY**step * float((target @ logp).detach()) / count
+    assert float(result.loss.detach()) == pytest.approx(expected, rel=1e-4)
 
 
 def _positions(samples: list[Sample], t2d: torch.Tensor, step: int) -> int:

@@ -137,6 +137,10 @@ def _vocabulary(head: Checkpoint, target: Target, reading: Reading) -> None:
     reading.put("vocab_map", size < target.vocab_size, f"draft vocabulary {size} of {target.vocab_size}")
     if stated not in (None, size):
         reading.refusals.append(f"config.json says draft_vocab_size={stated}, lm_head.weight has {size} rows")
+    if head.config.get("tie_word_embeddings") and own_embedding and not own_head:
+        reading.refusals.append(
+            "config.json ties lm_head to an embedding of the head's own; fix: export lm_head.weight as well"
+        )
     if size > target.vocab_size:
         reading.refusals.append(f"the head has {size} tokens, the target only {target.vocab_size}")
     elif not own_head and stated is not None:
