@@ -3,7 +3,9 @@
     python launch/batch_throughput.py [--rounds 3] [--concurrency 1 4 16] [--model DIR --head DIR]
 
 One server runs at a time, and the three take turns round by round, so that a machine that slows down slows all of
-them. The figures are medians over the rounds; every single one is in the JSON.
+them. The figures are medians over the rounds, ratios too; every single one is in the JSON. In the first round the
+prompts are also answered one by one, untimed, for the exact accept length and to compare the tokens of EAGLE31 and
+EAGLE3.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from tqdm import tqdm
 
-from sglang_eagle31.demo.client import load_prompts
+from sglang_eagle31.demo.client import Run, chat_all, load_prompts
+from sglang_eagle31.demo.compare import accept_length
 from sglang_eagle31.demo.model import prepare_model
 from sglang_eagle31.demo.report import Tree, provenance
 from sglang_eagle31.demo.run import HEAD, PROMPTS
@@ -78,20 +82,21 @@ def measure(server: Server, model: Path, dataset: Path, number: int, concurrency
     command += ["--base-url", server.url, "--model", str(model), "--flush-cache", "--disable-ignore-eos"]
     command += ["--dataset-name", "openai", "--dataset-path", str(dataset), "--num-prompts", str(number)]
     command += ["--max-concurrency", str(concurrency), "--output-file", str(record)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)  # its progress bar is on stderr
     if done.returncode != 0 or not record.is_file():
-        raise RuntimeError(f"sglang.benchmark.serving failed:\n{(done.stdout + done.stderr)[-3000:]}")
+        raise RuntimeError(f"sglang.benchmark.serving failed (see above):\n{done.stdout[-3000:]}")
     result: dict[str, Any] = json.loads(record.read_text().splitlines()[-1])
     if result["completed"] != number:
         raise RuntimeError(f"only {result['completed']} of {number} requests were answered; see {server.log_path}")
     return result
 
 
-def run_rounds(args: argparse.Namespace, model: Path) -> list[dict[str, Any]]:
-    """All measurements, in the order in which they were made."""
+def run_rounds(args: argparse.Namespace, model: Path) -> tuple[list[dict[str, Any]], dict[str, Run]]:
+    """All measurements, in the order in which they were made, and the answers of each algorithm that speculates."""
     dataset = args.out.with_name("bench_prompts.jsonl")
     number = write_dataset(dataset, args)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    answers: dict[str, Run] = {}
     for turn in range(1, args.rounds + 1):
         for algorithm in args.algorithms:
             say(f"round {turn} of {args.rounds}: {algorithm}")
@@ -100,36 +105,61 @@ def run_rounds(args: argparse.Namespace, model: Path) -> list[dict[str, Any]]:
                 for concurrency in args.concurrency:
                     result = measure(server, model, dataset, number, concurrency)
                     row = {"round": turn, "algorithm": algorithm, "concurrency": concurrency}
-                    row |= {
-                        key: result[key] for key in ("output_throughput", "accept_length", "mean_tpot_ms", "duration")
-                    }
-                    say(f"  concurrency {concurrency}: {row['output_throughput']:.1f} tok/s")
+                    row["tok_s"] = result["output_throughput"]
+                    row |= {key: result[key] for key in ("mean_tpot_ms", "mean_ttft_ms", "duration")}
+                    say(f"  concurrency {concurrency}: {row['tok_s']:.1f} tok/s")
                     rows.append(row)
-    return rows
+                if turn == 1 and algorithm != "none":
+                    answers[algorithm] = ask(server, args)
+    return rows, answers
 
 
-def medians(rows: list[dict[str, Any]]) -> dict[tuple[str, int], dict[str, float | None]]:
-    """Medians over the rounds by algorithm and concurrency."""
-    found: dict[tuple[str, int], dict[str, float | None]] = {}
-    for key in dict.fromkeys((row["algorithm"], row["concurrency"]) for row in rows):
-        group = [row for row in rows if (row["algorithm"], row["concurrency"]) == key]
-        lengths = [row["accept_length"] for row in group if row["accept_length"]]
-        found[key] = {
-            "tok_s": statistics.median(row["output_throughput"] for row in group),
-            "accept_length": statistics.median(lengths) if lengths else None,
-        }
+def ask(server: Server, args: argparse.Namespace) -> Run:
+    """The answer to every prompt, one by one."""
+    prompts = load_prompts(PROMPTS, args.prompts)
+    with tqdm(total=len(prompts), desc=f"{server.name}: tokens", unit="answer") as bar:
+        return chat_all(server.url, prompts, args.tokens, 1, bar.update)
+
+
+def medians(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Medians over the rounds by concurrency and algorithm: throughput, and its ratio to the others' of that round."""
+    at = {(row["round"], row["algorithm"], row["concurrency"]): row["tok_s"] for row in rows}
+    found = []
+    for concurrency, algorithm in sorted(
+        {(c, a) for _, a, c in at}, key=lambda key: (key[0], ALGORITHMS.index(key[1]))
+    ):
+        turns = sorted({turn for turn, a, c in at if (a, c) == (algorithm, concurrency)})
+        entry: dict[str, Any] = {"concurrency": concurrency, "algorithm": algorithm}
+        entry["tok_s"] = statistics.median(at[turn, algorithm, concurrency] for turn in turns)
+        for other in ("none", "EAGLE3"):
+            if (1, other, concurrency) in at and ALGORITHMS.index(other) < ALGORITHMS.index(algorithm):
+                ratios = [at[turn, algorithm, concurrency] / at[turn, other, concurrency] for turn in turns]
+                entry[f"to_{other}"] = statistics.median(ratios)
+        found.append(entry)
     return found
 
 
-def table(found: dict[tuple[str, int], dict[str, float | None]], title: str) -> Table:
-    """Throughput by algorithm and concurrency, and the ratio to no speculation."""
-    view = Table("concurrency", "algorithm", "tok/s", "to none", "accept length", title=title)
-    for (algorithm, concurrency), values in sorted(found.items(), key=lambda item: item[0][1]):
-        base = found.get(("none", concurrency), {}).get("tok_s")
-        tok_s, length = values["tok_s"], values["accept_length"]
-        assert tok_s is not None
-        ratio = f"{tok_s / base:.2f}x" if base else "-"
-        view.add_row(str(concurrency), algorithm, f"{tok_s:.1f}", ratio, f"{length:.2f}" if length else "-")
+def acceptance(answers: dict[str, Run]) -> dict[str, Any]:
+    """Accept length by algorithm, and whether EAGLE31 and EAGLE3 gave the same tokens."""
+    found: dict[str, Any] = {}
+    for name, run in answers.items():
+        counts = [len(answer.token_ids) for answer in run.answers]
+        found[name] = accept_length(counts, [answer.verify_steps for answer in run.answers])
+    if {"EAGLE3", "EAGLE31"} <= answers.keys():
+        ours, theirs = answers["EAGLE31"].answers, answers["EAGLE3"].answers
+        found["same_tokens"] = [a.token_ids for a in ours] == [a.token_ids for a in theirs]
+    return found
+
+
+def table(found: list[dict[str, Any]], accepted: dict[str, Any], rounds: int) -> Table:
+    """Throughput by concurrency and algorithm."""
+    view = Table("concurrency", "algorithm", "tok/s", "to none", "to EAGLE3", "accept length")
+    view.title = f"medians of {rounds} rounds" if rounds > 1 else "one round"
+    for entry in found:
+        ratios = [f"{entry[key]:.2f}x" if key in entry else "" for key in ("to_none", "to_EAGLE3")]
+        length = accepted.get(entry["algorithm"])
+        shown = f"{length:.2f}" if length else ""
+        view.add_row(str(entry["concurrency"]), entry["algorithm"], f"{entry['tok_s']:.1f}", *ratios, shown)
     return view
 
 
@@ -139,16 +169,17 @@ def main() -> int:
     args.out.parent.mkdir(parents=True, exist_ok=True)
     model = args.model or prepare_model()
     try:
-        rows = run_rounds(args, model)
+        rows, answers = run_rounds(args, model)
     except ServerFailed as failure:
         print(failure, file=sys.stderr)
         return 2
-    found = medians(rows)
-    summary = [{"algorithm": name, "concurrency": number, **values} for (name, number), values in found.items()]
+    found, accepted = medians(rows), acceptance(answers)
     options = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
-    record = provenance(sys.argv) | {"options": options, "medians": summary, "rounds": rows}
+    record = provenance(sys.argv) | {"options": options, "medians": found, "acceptance": accepted, "rounds": rows}
     args.out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    Console().print(table(found, f"medians of {args.rounds} rounds"))
+    Console().print(table(found, accepted, args.rounds))
+    if "same_tokens" in accepted:
+        say(f"EAGLE31 and EAGLE3 gave the same tokens: {'yes' if accepted['same_tokens'] else 'NO'}")
     say(f"everything measured: {args.out}")
     return 0
 

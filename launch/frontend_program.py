@@ -4,14 +4,13 @@
     python launch/frontend_program.py [--url http://127.0.0.1:30000]
 
 Nothing here knows of speculation: the answers are those of the target, and the server says how many tokens each of
-its steps gave.
+the target's steps gave.
 """
 
 from __future__ import annotations
 
 import argparse
 
-import requests
 import sglang as sgl
 
 DATE = r"[12][0-9]{3}-[01][0-9]-[0-3][0-9]"
@@ -41,8 +40,7 @@ def main() -> None:
     state = review.run(text=args.review, backend=backend)
     for name in ("summary", "mood", "date"):
         print(f"{name:8} {state[name]}")
-    info = requests.get(args.url + "/server_info", timeout=60).json()
-    accept_length = info["internal_states"][0].get("avg_spec_accept_length")
+    accept_length = state.get_meta_info("summary").get("spec_accept_length")
     print(f"{accept_length:.2f} tokens per target step" if accept_length else "the server does not speculate")
 
 

@@ -13,7 +13,7 @@ from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.runtime_context import attention_backends, get_spec
 
-from sglang_eagle31.cpu import attend, masks
+from sglang_eagle31.cpu import attend, masks, packed
 
 NAME = "torch_native"
 ALGORITHMS = ("EAGLE", "EAGLE3", "STANDALONE")
@@ -236,7 +236,10 @@ def register_backend() -> None:
     stock = attention_registry.ATTENTION_BACKENDS[NAME]
 
     def create(runner: Any) -> Any:
-        return TreeAttentionBackend(runner) if get_spec().speculative_algorithm in ALGORITHMS else stock(runner)
+        if get_spec().speculative_algorithm not in ALGORITHMS:
+            return stock(runner)
+        packed.pack(runner.model)
+        return TreeAttentionBackend(runner)
 
     attention_registry.register_attention_backend(NAME)(create)
 

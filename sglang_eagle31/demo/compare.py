@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 TIE_ULPS = 2
-"""One rounding of each of the two candidates' logits."""
+"""One rounding of each of the two candidates' logits. Measured on the demo's target in bfloat16: 5,031 tokens of its
+answers, decoded one by one and again four at a time, gave another best token at 91 places, where the gap was 0.25 at
+most: 2 ulps at a magnitude of 16."""
 
 LOGIT_MAGNITUDE = 16.0
-"""Of the demo's target: the top logits of its greedy answers have a median of 17, and 5 to 95 % lie in 10 to 35."""
+"""Of the demo's target: 5 to 95 % of the best logits of a typical answer lie in 15 to 34, most of them thus 0.125 apart
+from their neighbours in bfloat16."""
 
 SIGNIFICANT_BITS = {"bfloat16": 8, "float16": 11}
 """Of the significand, the hidden bit included (IEEE 754; bfloat16 keeps 8 of float32's 24)."""

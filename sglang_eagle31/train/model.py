@@ -123,7 +123,8 @@ class Mlp(nn.Module):
 
     def gated(self, x: Tensor) -> Tensor:
         """What ``down_proj`` reads, ``[..., intermediate]``."""
-        return F.silu(self.gate_proj(x)) * self.up_proj(x)
+        out: Tensor = F.silu(self.gate_proj(x)) * self.up_proj(x)
+        return out
 
 
 class Midlayer(nn.Module):

@@ -21,7 +21,7 @@ BOUNDARIES = (2, 4, 5)
 
 @dataclass(frozen=True)
 class Rule:
-    """The successor rule: embeddings ``[V, H]``, draft tokens ``[Vd]``, successors ``[V]`` and output rows ``[V, H]``."""
+    """Embeddings ``[V, H]``, draft tokens ``[Vd]``, the successor of each token ``[V]``, output rows ``[V, H]``."""
 
     embed: torch.Tensor
     used: torch.Tensor
@@ -137,7 +137,7 @@ def write_head(folder: Path, variant: str = "eagle31", dtype: torch.dtype = torc
 
 
 def write_wide_head(folder: Path) -> Path:
-    """A staged head that uses every other switch: two layers, q/k norms, biases, input_norm, own embedding, a window."""
+    """A staged head with every other switch: two layers, q/k norms, biases, input_norm, own embedding, a window."""
     from sglang_eagle31.drafter.spec import DrafterSpec
 
     known = rule()

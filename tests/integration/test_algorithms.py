@@ -1,4 +1,4 @@
-"""The same head under EAGLE3 and EAGLE31, stock EAGLE, every switch of the drafter, the draft window, and the Engine."""
+"""One head under EAGLE3 and EAGLE31, stock EAGLE, every switch of the drafter, the draft window, and the Engine."""
 
 from __future__ import annotations
 

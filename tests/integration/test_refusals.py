@@ -1,4 +1,4 @@
-"""What EAGLE31 refuses, through SGLang's own parser and resolution: flag, value and fix are named, before weights load."""
+"""What EAGLE31 refuses, through SGLang's parser and resolution, before weights load: flag, value and fix are named."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def messages(tiny: Models, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     (empty / "config.json").write_text("{}")
     short = models.write_head(folder / "short", max_position_embeddings=2048)
     shallow, foreign = folder / "shallow", folder / "gpt2"
-    LlamaConfig(num_hidden_layers=4, hidden_size=64, vocab_size=512, architectures=["LlamaForCausalLM"]).save_pretrained(
-        shallow
-    )
+    LlamaConfig(
+        num_hidden_layers=4, hidden_size=64, vocab_size=512, architectures=["LlamaForCausalLM"]
+    ).save_pretrained(shallow)
     GPT2Config(n_embd=64, n_layer=8, vocab_size=512, architectures=["GPT2LMHeadModel"]).save_pretrained(foreign)
     cases = {
         "no head": base,
@@ -74,9 +74,7 @@ def messages(tiny: Models, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         "option alone": ["--model-path", target, "--eagle31-override", "feedback=post"],
         "good": [*base, *draft, *tree(3, 1, 4)],
     }
-    done = subprocess.run(
-        [sys.executable, "-c", CASES, json.dumps(cases)], capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run([sys.executable, "-c", CASES, json.dumps(cases)], capture_output=True, text=True, timeout=300)
     found = dict(json.loads(line.removeprefix("CASE")) for line in done.stdout.splitlines() if line.startswith("CASE"))
     assert set(found) == set(cases), done.stderr[-3000:]
     found["unknown option"] += done.stderr

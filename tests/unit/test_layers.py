@@ -26,6 +26,7 @@ MAY_IMPORT_SGLANG = {
     "target.py",
     "drafter/llama.py",
     "cpu/attention.py",
+    "cpu/packed.py",
     "cpu/standin.py",
 }
 MAY_IMPORT_SGLANG_FOLDERS = ("cli/", "demo/", "patches/")
