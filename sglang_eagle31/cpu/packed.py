@@ -11,8 +11,11 @@ from typing import Any
 
 import torch
 from sglang.srt.layers.quantization.unquant import UnquantizedEmbeddingMethod, UnquantizedLinearMethod
+from torch.nn.functional import linear
 
 BATCH_HINT = 4
+MOST_ROWS = 64
+"""Above it, in prefill, weights are read as they are: the packed layout was measured for few rows only."""
 
 
 def available() -> bool:
@@ -28,6 +31,8 @@ class _Packed:
         self.source: tuple[int, int] | None = None
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        if x.shape[0] > MOST_ROWS:
+            return linear(x, weight, bias)
         source = (weight.data_ptr(), weight._version)
         if self.form is None or self.source != source:
             self.form = torch.ops.mkldnn._reorder_linear_weight(weight.data, BATCH_HINT)
