@@ -1,8 +1,8 @@
 """Weights of bf16 linear layers, laid out once for oneDNN instead of at every call.
 
 A verify step multiplies a few rows by every weight of the target. torch's ``linear`` has oneDNN read the plain layout
-each time; the packed one gives the same bits (both are oneDNN's matmul, and a test compares them) in less time. It costs
-a second copy of the weights. Only speculative servers on our CPU backend use it.
+each time; the packed one gives the same bits (both are oneDNN's matmul, and a test compares them) in less time. It
+costs a second copy of the weights. Only speculative servers on our CPU backend use it.
 """
 
 from __future__ import annotations
