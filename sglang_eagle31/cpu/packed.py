@@ -24,13 +24,14 @@ def available() -> bool:
 
 
 class _Packed:
-    """A weight's packed form, made again when the weight was written to (a weight update at run time)."""
+    """``apply`` with the packed form of a layer's weight, made again when the weight was written to at run time."""
 
-    def __init__(self) -> None:
-        self.form: torch.Tensor | None = None
-        self.source: tuple[int, int] | None = None
+    form: torch.Tensor | None = None
+    source: tuple[int, int] | None = None
 
-    def __call__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """``[tokens, in]`` to ``[tokens, out]``."""
+        weight = layer.weight
         if x.shape[0] > MOST_ROWS:
             return linear(x, weight, bias)
         source = (weight.data_ptr(), weight._version)
@@ -40,28 +41,12 @@ class _Packed:
         return torch.ops.mkldnn._linear_pointwise(x, self.form, bias, "none", [], "")  # type: ignore[no-any-return]
 
 
-class PackedLinearMethod(UnquantizedLinearMethod):
+class PackedLinearMethod(_Packed, UnquantizedLinearMethod):
     """SGLang's unquantised linear with a packed weight."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.packed = _Packed()
 
-    def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """``[tokens, in]`` to ``[tokens, out]``."""
-        return self.packed(x, layer.weight, bias)
-
-
-class PackedHeadMethod(UnquantizedEmbeddingMethod):
+class PackedHeadMethod(_Packed, UnquantizedEmbeddingMethod):
     """SGLang's unquantised ``lm_head`` with a packed weight; as a tied embedding it still looks rows up."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.packed = _Packed()
-
-    def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """``[tokens, in]`` to ``[tokens, vocabulary]``."""
-        return self.packed(x, layer.weight, bias)
 
 
 def pack(model: Any) -> int:
