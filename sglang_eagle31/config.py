@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 ENV = "SGLANG_EAGLE31_OPTIONS"
 ATTRIBUTE = "_eagle31_options"
 NAMES = ("EAGLE31", "EAGLE3.1")
+SHARED = ("drift_sample",)
+"""Options that serve other speculative algorithms too."""
 
 
 def asked(name: str | None) -> bool:
@@ -27,10 +29,12 @@ class Eagle31Config:
     Attributes:
         override: ``KEY=VALUE`` facts about the head that its files leave open or state wrongly.
         cache_dir: folder for staged heads; None is ``$SGLANG_EAGLE31_CACHE`` or ``~/.cache/sglang-eagle31``.
+        drift_sample: share of draft rounds that the drift probe records, 0 to 1; 0 installs nothing.
     """
 
     override: tuple[str, ...] = ()
     cache_dir: str | None = None
+    drift_sample: float = 0.0
 
     @classmethod
     def from_env(cls) -> Eagle31Config:
@@ -46,6 +50,8 @@ class Eagle31Config:
     def from_namespace(cls, args: argparse.Namespace) -> Eagle31Config:
         """The options of a parsed command line, on top of those of the environment.
 
+        The drift probe serves other speculative algorithms too.
+
         Raises:
             ValueError: an option of ours was given, but not ``--speculative-algorithm EAGLE31``.
         """
@@ -55,15 +61,16 @@ class Eagle31Config:
             if (value := getattr(args, f"eagle31_{field.name}", None)) not in (None, [])
         }
         algorithm = getattr(args, "speculative_algorithm", None)
-        if given and not asked(algorithm):
-            flags = ", ".join(f"--eagle31-{name.replace('_', '-')} {value}" for name, value in given.items())
+        foreign = {name: value for name, value in given.items() if name not in SHARED or algorithm is None}
+        if foreign and not asked(algorithm):
+            flags = ", ".join(f"--eagle31-{name.replace('_', '-')} {value}" for name, value in foreign.items())
             raise ValueError(
                 f"{flags} has no effect with --speculative-algorithm {algorithm}; "
                 "fix: add --speculative-algorithm EAGLE31 or drop the option"
             )
-        if not asked(algorithm):
-            return cls()  # a server that did not ask for EAGLE31 does not even read the variable
         checked = cls._checked(given)
+        if not asked(algorithm):
+            return checked  # a server that did not ask for EAGLE31 does not even read the variable
         return dataclasses.replace(cls.from_env(), **{name: getattr(checked, name) for name in given})
 
     @classmethod
@@ -79,7 +86,10 @@ class Eagle31Config:
         cache_dir = raw.get("cache_dir")
         if not isinstance(cache_dir, (str, type(None))):
             raise ValueError(f"--eagle31-cache-dir {cache_dir!r}: expected a folder (in {ENV}: its name)")
-        return cls(override=tuple(override), cache_dir=cache_dir)
+        rate = raw.get("drift_sample", 0.0)
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate <= 1:
+            raise ValueError(f"--eagle31-drift-sample {rate!r}: expected a share of rounds; fix: a number from 0 to 1")
+        return cls(override=tuple(override), cache_dir=cache_dir, drift_sample=float(rate))
 
     def attach(self, server_args: Any) -> None:
         """Keep the options on SGLang's record."""
@@ -94,6 +104,14 @@ class Eagle31Config:
     def overrides(self) -> dict[str, str]:
         """The overrides as key and value text."""
         return {key.strip(): value.strip() for key, _, value in (item.partition("=") for item in self.override)}
+
+
+def drift_rate(server_args: Any) -> float:
+    """The rate of the drift probe for a record; a server without EAGLE31 has one by its command line only."""
+    kept: Eagle31Config | None = getattr(server_args, ATTRIBUTE, None)
+    if kept is None and not hasattr(server_args, "_eagle31"):
+        return 0.0
+    return Eagle31Config.of(server_args).drift_sample
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,6 +131,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--eagle31-cache-dir",
         metavar="DIR",
         help="Folder for staged heads (default: $SGLANG_EAGLE31_CACHE or ~/.cache/sglang-eagle31).",
+    )
+    group.add_argument(
+        "--eagle31-drift-sample",
+        type=float,
+        metavar="RATE",
+        help="Share of draft rounds that the drift probe records, 0 to 1 (default 0: nothing is installed). Also with "
+        "--speculative-algorithm EAGLE, EAGLE3, NEXTN, STANDALONE. python -m sglang_eagle31 drift --url URL reads it.",
     )
     known = [option for action in group._group_actions for option in action.option_strings]
     plain_error = parser.error

@@ -39,6 +39,8 @@ class Eagle31Worker(EAGLEWorkerV2):
         logger.info(algorithm.describe(facts))
 
     def _check_capture(self, spec: DrafterSpec) -> None:
+        if not spec.use_aux_hidden_state:
+            return  # the head reads the final state, which SGLang always hands out
         model: Any = self.target_worker.model_runner.model
         try:
             had = target.align_capture(model, list(spec.boundaries))

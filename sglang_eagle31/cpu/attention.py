@@ -242,6 +242,26 @@ def register_backend() -> None:
         return TreeAttentionBackend(runner)
 
     attention_registry.register_attention_backend(NAME)(create)
+    register_latent()
+
+
+def register_latent() -> None:
+    """Have SGLang's MLA layers absorb their prompts too.
+
+    For a backend that it does not know, SGLang writes a prompt's latents to the cache and gives the backend whole keys
+    and values beside it; this one, as stock torch_native, attends to the cache alone.
+    """
+    from sglang.srt.models.deepseek_common.attention_backend_handler import AttentionBackendRegistry
+    from sglang.srt.models.deepseek_common.attention_forward_methods.forward_methods import AttnForwardMethod
+
+    stock = AttentionBackendRegistry.get_handler(NAME)
+
+    def choose(layer: Any, forward_batch: Any) -> Any:
+        method = stock(layer, forward_batch)
+        ours = get_spec().speculative_algorithm in ALGORITHMS
+        return AttnForwardMethod.MLA if ours and method == AttnForwardMethod.MHA else method
+
+    AttentionBackendRegistry.register(NAME, choose)
 
 
 def draft_decode_backend(factory: Any) -> Any:

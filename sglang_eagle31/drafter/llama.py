@@ -8,80 +8,22 @@ from typing import Any
 
 import torch
 from sglang.srt.configs.draft_parallel import DraftParallelSpec, DraftTPExecution
-from sglang.srt.layers.activation import SiluAndMul
+from sglang.srt.layers.activation import GeluAndMul, SiluAndMul
 from sglang.srt.layers.layernorm import RMSNorm
-from sglang.srt.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
+from sglang.srt.layers.linear import MergedColumnParallelLinear, RowParallelLinear
 from sglang.srt.layers.logits_processor import LogitsProcessor
-from sglang.srt.layers.radix_attention import RadixAttention
-from sglang.srt.layers.rotary_embedding import get_rope
 from sglang.srt.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from sglang.srt.model_loader.weight_utils import default_weight_loader
-from sglang.srt.runtime_context import get_parallel, get_spec
+from sglang.srt.runtime_context import get_spec
 from sglang.srt.utils import add_prefix
 from torch import nn
 
 from sglang_eagle31.drafter.dialects.native import STAGED, STAGED_NAMES
 from sglang_eagle31.drafter.fusion import grouped_rms_norm
+from sglang_eagle31.drafter.gqa import GqaAttention, window
 from sglang_eagle31.drafter.load import placement
+from sglang_eagle31.drafter.mla import MlaAttention
 from sglang_eagle31.drafter.spec import DrafterSpec
-
-
-class Attention(nn.Module):
-    """Self-attention of one draft layer; the first layer reads ``[embedding; state]`` and is twice as wide."""
-
-    def __init__(self, spec: DrafterSpec, layer_id: int, quant_config: Any, prefix: str) -> None:
-        super().__init__()
-        tp_size = get_parallel().tp_size
-        self.head_dim = spec.head_dim
-        self.num_heads = spec.num_heads // tp_size
-        self.num_kv_heads = max(1, spec.num_kv_heads // tp_size)
-        width_in = 2 * spec.hidden_size if layer_id == 0 else spec.hidden_size
-        self.qkv_proj = QKVParallelLinear(
-            width_in,
-            spec.head_dim,
-            spec.num_heads,
-            spec.num_kv_heads,
-            bias=spec.qkv_bias,
-            quant_config=quant_config,
-            prefix=add_prefix("qkv_proj", prefix),
-        )
-        self.o_proj = RowParallelLinear(
-            spec.num_heads * spec.head_dim,
-            spec.hidden_size,
-            bias=spec.o_bias,
-            quant_config=quant_config,
-            prefix=add_prefix("o_proj", prefix),
-        )
-        self.q_norm = RMSNorm(spec.head_dim, eps=spec.rms_norm_eps) if spec.qk_norm else None
-        self.k_norm = RMSNorm(spec.head_dim, eps=spec.rms_norm_eps) if spec.qk_norm else None
-        self.rotary_emb = get_rope(
-            spec.head_dim,
-            rotary_dim=spec.head_dim,
-            max_position=spec.max_position_embeddings,
-            base=spec.rope_theta,
-            rope_scaling=dict(spec.rope_scaling) if spec.rope_scaling else None,
-        )
-        self.attn = RadixAttention(
-            self.num_heads,
-            self.head_dim,
-            spec.head_dim**-0.5,
-            num_kv_heads=self.num_kv_heads,
-            layer_id=layer_id,
-            sliding_window_size=_window(spec),
-            prefix=add_prefix("attn", prefix),
-        )
-
-    def forward(self, positions: torch.Tensor, states: torch.Tensor, forward_batch: Any) -> torch.Tensor:
-        """``states`` is ``[tokens, 2H]`` in the first layer and ``[tokens, H]`` later; gives ``[tokens, H]``."""
-        qkv, _ = self.qkv_proj(states)
-        sizes = [self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim, self.num_kv_heads * self.head_dim]
-        q, k, v = qkv.split(sizes, dim=-1)
-        if self.q_norm is not None and self.k_norm is not None:
-            q = self.q_norm(q.reshape(-1, self.head_dim)).view(q.shape)
-            k = self.k_norm(k.reshape(-1, self.head_dim)).view(k.shape)
-        q, k = self.rotary_emb(positions, q, k)
-        out, _ = self.o_proj(self.attn(q, k, v, forward_batch))
-        return out  # type: ignore[no-any-return]
 
 
 class Mlp(nn.Module):
@@ -96,7 +38,7 @@ class Mlp(nn.Module):
         self.down_proj = RowParallelLinear(
             spec.intermediate_size, spec.hidden_size, prefix=add_prefix("down_proj", prefix), **common
         )
-        self.act_fn = SiluAndMul()
+        self.act_fn = SiluAndMul() if spec.hidden_act == "silu" else GeluAndMul(approximate="tanh")
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """``[tokens, H]`` to ``[tokens, H]``."""
@@ -108,18 +50,22 @@ class Mlp(nn.Module):
 class Layer(nn.Module):
     """One draft layer; it returns its MLP output and the residual that is still to be added."""
 
-    input_layernorm: Any
-
-    def __init__(self, spec: DrafterSpec, layer_id: int, quant_config: Any, prefix: str) -> None:
+    def __init__(self, spec: DrafterSpec, layer_id: int, config: Any, quant_config: Any, prefix: str) -> None:
         super().__init__()
-        self.first = layer_id == 0
+        self.first, self.wide = layer_id == 0, layer_id in spec.wide_layers
         self.normed_residual = spec.residual == "post"
-        norms = ("input_layernorm", "hidden_norm") if self.first else (spec.later_norm,)
-        for name in norms:
-            self.add_module(name, RMSNorm(spec.hidden_size, eps=spec.rms_norm_eps))
-        self.post_attention_layernorm = RMSNorm(spec.hidden_size, eps=spec.rms_norm_eps)
-        self.before = norms[-1]
-        self.self_attn = Attention(spec, layer_id, quant_config, add_prefix("self_attn", prefix))
+        self.double_norm = spec.double_norm
+        norms = spec.norms(layer_id)
+        self.input_layernorm = norm(spec, "input_layernorm" in norms)
+        self.hidden_norm = norm(spec, "hidden_norm" in norms)
+        self.post_attention_layernorm = norm(spec)
+        self.before = self.hidden_norm if self.wide or spec.later_norm == "hidden_norm" else self.input_layernorm
+        attention = "self_attn"
+        self.self_attn = (
+            MlaAttention(spec, layer_id, config, quant_config, add_prefix(attention, prefix))
+            if spec.attention == "mla"
+            else GqaAttention(spec, layer_id, quant_config, add_prefix(attention, prefix))
+        )
         self.mlp = Mlp(spec, quant_config, add_prefix("mlp", prefix))
 
     def forward(
@@ -131,43 +77,62 @@ class Layer(nn.Module):
         forward_batch: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """All tensors ``[tokens, H]``; ``residual`` is None in the first layer."""
-        norm = getattr(self, self.before)
         if self.first:
-            normed = norm(states)
+            normed = self.before(self.input_layernorm(states) if self.double_norm else states)
             residual = normed if self.normed_residual else states
-            both = torch.cat([self.input_layernorm(embeds), normed], dim=-1)
-            attended = self.self_attn(positions, both, forward_batch)
         else:
-            states, residual = norm(states, residual)
-            attended = self.self_attn(positions, states, forward_batch)
+            normed, residual = self.before(states, residual)
+        if self.wide:
+            normed = torch.cat([self.input_layernorm(embeds), normed], dim=-1)
+        attended = self.self_attn(positions, normed, forward_batch)
         states, residual = self.post_attention_layernorm(attended, residual)
         return self.mlp(states), residual
+
+
+class Identity(nn.Module):
+    """What stands for a norm that a head does not have, with RMSNorm's calls."""
+
+    def forward(self, states: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
+        """``states``, or their sum with the residual, twice."""
+        if residual is None:
+            return states
+        both = states + residual
+        return both, both
+
+
+def norm(spec: DrafterSpec, present: bool = True) -> Any:
+    """SGLang's RMSNorm over the hidden size, or the identity."""
+    return RMSNorm(spec.hidden_size, eps=spec.rms_norm_eps) if present else Identity()
 
 
 class Drafter(nn.Module):
     """Embedding, fusion, layers and final norm of a draft head."""
 
-    def __init__(self, spec: DrafterSpec, quant_config: Any, prefix: str) -> None:
+    def __init__(self, spec: DrafterSpec, config: Any, quant_config: Any, prefix: str) -> None:
         super().__init__()
         self.spec = spec
-        captured = len(spec.boundaries)
+        captured = spec.captured
         # A shared embedding is the target's tensor, set after loading, so none is allocated here.
         with torch.device(torch.get_default_device() if spec.own_embedding else "meta"):
             self.embed_tokens = VocabParallelEmbedding(
                 spec.vocab_size, spec.hidden_size, prefix=add_prefix("embed_tokens", prefix)
             )
-        self.fc = nn.Linear(captured * spec.target_hidden_size, spec.hidden_size, bias=spec.fc_bias)
+        if spec.use_aux_hidden_state:
+            self.fc = nn.Linear(captured * spec.target_hidden_size, spec.hidden_size, bias=spec.fc_bias)
         if spec.pre_fc_norm == "fc_norm":
             self.fc_norm = nn.Parameter(torch.ones(captured, spec.target_hidden_size), requires_grad=False)
         if spec.pre_fc_norm == "input_norm":
             self.input_norm = RMSNorm(captured * spec.target_hidden_size, eps=spec.rms_norm_eps)
         self.layers = nn.ModuleList(
-            Layer(spec, index, quant_config, add_prefix(f"layers.{index}", prefix)) for index in range(spec.num_layers)
+            Layer(spec, index, config, quant_config, add_prefix(f"layers.{index}", prefix))
+            for index in range(spec.num_layers)
         )
-        self.norm = RMSNorm(spec.hidden_size, eps=spec.rms_norm_eps)
+        self.norm = norm(spec, spec.final_norm)
 
     def fuse(self, captured: torch.Tensor) -> torch.Tensor:
-        """``[tokens, k * target width]`` to ``[tokens, H]``."""
+        """``[tokens, k * target width]`` to ``[tokens, H]``; the final state, without ``fc``, is taken as it is."""
+        if not self.spec.use_aux_hidden_state:
+            return captured
         if self.spec.pre_fc_norm == "fc_norm":
             captured = grouped_rms_norm(captured, self.fc_norm, self.spec.rms_norm_eps)
         elif self.spec.pre_fc_norm == "input_norm":
@@ -205,7 +170,7 @@ class Eagle31LlamaForCausalLM(nn.Module):
         self.quant_config = quant_config
         self.spec = DrafterSpec.from_json(getattr(config, STAGED))
         self.names: dict[str, str] = getattr(config, STAGED_NAMES)
-        self.model = Drafter(self.spec, quant_config, add_prefix("model", prefix))
+        self.model = Drafter(self.spec, config, quant_config, add_prefix("model", prefix))
         with torch.device(torch.get_default_device() if self.spec.own_head else "meta"):
             self.lm_head = ParallelLMHead(
                 self.spec.draft_vocab_size,
@@ -222,7 +187,7 @@ class Eagle31LlamaForCausalLM(nn.Module):
         self.window = get_spec().speculative_draft_window_size
         if self.window is not None:
             for attention in self.modules():
-                if isinstance(attention, Attention):
+                if isinstance(attention, GqaAttention):
                     attention.attn.sliding_window_size = self.window
 
     @torch.no_grad()
@@ -239,16 +204,28 @@ class Eagle31LlamaForCausalLM(nn.Module):
         return self.logits_processor(input_ids, to_logits, self.lm_head, forward_batch, [feedback])
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Fill every parameter from the head's own tensors. Raises ValueError if one is left over or left out."""
+        """Fill every parameter from the head's own tensors.
+
+        Raises:
+            ValueError: a parameter is left out, or a tensor has values that are not numbers.
+        """
         parameters = dict(self.named_parameters())
         loaded: set[str] = set()
         for original, tensor in weights:
             canonical = self.names.get(original)
+            if canonical is not None and tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise ValueError(
+                    f"EAGLE31: tensor {original} has values that are not numbers; fix: fetch the head again"
+                )
             if canonical == "d2t":
                 self.hot_token_id = tensor.long() + torch.arange(tensor.numel(), device=tensor.device)
             elif canonical is not None:
                 loaded.add(self._fill(parameters, canonical, tensor))
         # Parameters on the meta device are the target's, which SGLang sets after loading.
+        for layer in self.model.layers:
+            if isinstance(layer.self_attn, MlaAttention):
+                layer.self_attn.finish()
+                loaded |= {name for name in parameters if name.startswith("model.layers.") and ".self_attn." in name}
         missing = sorted(
             name for name, parameter in parameters.items() if parameter.device.type != "meta" and name not in loaded
         )
@@ -259,6 +236,11 @@ class Eagle31LlamaForCausalLM(nn.Module):
         if canonical.startswith("fc_norm."):
             self.model.fc_norm.data[int(canonical.split(".")[1])].copy_(tensor)
             return "model.fc_norm"
+        if self.spec.attention == "mla" and ".self_attn." in canonical:
+            layer, tail = canonical.removeprefix("layers.").split(".self_attn.")
+            attention: Any = self.model.layers[int(layer)].self_attn
+            attention.load(tail, tensor)
+            return canonical
         name, shard = placement(canonical)
         name = name if name.startswith("lm_head") else f"model.{name}"
         parameter = parameters[name]
@@ -287,12 +269,7 @@ class Eagle31LlamaForCausalLM(nn.Module):
 
     def get_attention_sliding_window_size(self) -> int | None:
         """The window of the draft's layers in SGLang's convention, or None for full attention."""
-        return self.window if self.window is not None else _window(self.spec) if self.spec.sliding_window else None
-
-
-def _window(spec: DrafterSpec) -> int:
-    """SGLang's window counts the keys *before* the query, so a head trained to see W keys with itself needs W - 1."""
-    return spec.sliding_window - 1 if spec.sliding_window else -1
+        return self.window if self.window is not None else window(self.spec) if self.spec.sliding_window else None
 
 
 EntryClass = [Eagle31LlamaForCausalLM]

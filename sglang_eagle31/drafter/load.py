@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
+from sglang_eagle31.drafter import kinship
 from sglang_eagle31.drafter.checkpoint import Checkpoint
 from sglang_eagle31.drafter.dialects import read
 from sglang_eagle31.drafter.reading import Reading, Target
@@ -17,6 +19,10 @@ STACKED = (
     (".up_proj", ".gate_up_proj", 1),
 )
 FLOATS = ("BF16", "F16", "F32")
+LONGEST, MOST = 600, 40
+"""Characters of a reason or of its fix, and reasons."""
+QUANTISED = re.compile(r"(scale|zero_point|qweight|qzeros|scales|g_idx)(_inv)?$")
+FOREIGN = "fix: use the head of this target, or export it again"
 
 
 def resolve(head: Checkpoint, target: Target, overrides: Mapping[str, str]) -> tuple[Reading, list[str]]:
@@ -25,32 +31,62 @@ def resolve(head: Checkpoint, target: Target, overrides: Mapping[str, str]) -> t
     Returns:
         the reading, and every reason to refuse; the reading has a spec only when there is none.
     """
-    reading = read(head, target)
-    if reading.values:
+    reading, reasons = _resolve(head, target, overrides)
+    return reading, brief(reasons)
+
+
+def brief(reasons: list[str]) -> list[str]:
+    """Reasons that can be read whatever a file has in it: some of very many, and of a long one both ends."""
+    parts = (text.partition("; fix: ") for text in reasons)
+    short = [_cut(what) + separator + _cut(fix) for what, separator, fix in parts]
+    if len(short) <= MOST:
+        return short
+    return [*short[:MOST], f"and {len(short) - MOST} reasons more, of config.json and tensors; fix: these first"]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+
+
+def _resolve(head: Checkpoint, target: Target, overrides: Mapping[str, str]) -> tuple[Reading, list[str]]:
+    reading = read(head, target, overrides)
+    if "num_kv_heads" in reading.values:
         reading.override(overrides)
     reasons = reading.reasons()
-    if reasons:
+    # Open layers or norms leave the tensors that there should be open too.
+    if reading.refusals or not reading.values or {"aux_layers", "pre_fc_norm"} & set(reading.questions):
         return reading, reasons
     spec = reading.spec()
-    reasons = check_target(spec, target) + check_boundaries(spec, target)
-    return reading, reasons + check_tensors(spec, head, reading.names)
+    reasons += check_target(spec, target) + check_boundaries(spec, target) + check_latent(spec)
+    reasons += check_tensors(spec, head, reading.names)
+    if target.folder is not None and not reasons:
+        reasons += kinship.tokenizer_reasons(head.folder, target.folder)
+        name = {new: old for old, new in reading.names.items()}.get("embed_tokens.weight")
+        reading.notes += kinship.embedding_notes(head, name, target.folder) if name else []
+    return reading, reasons
 
 
 def check_tensors(spec: DrafterSpec, head: Checkpoint, names: Mapping[str, str]) -> list[str]:
     """Reasons for which the tensors are not exactly those of the spec: missing, unknown, wrong shape or dtype."""
     expected = spec.expected_tensors()
     have = {new: head.tensors[old] for old, new in names.items() if old in head.tensors}
-    reasons = [f"tensor {name} {list(expected[name])} is missing" for name in sorted(set(expected) - set(have))]
-    reasons += [
-        f"tensor {name} {list(have[name].shape)} is not part of {spec.variant} as {spec.producer} writes it"
-        for name in sorted(set(have) - set(expected))
+    original = {new: old for old, new in names.items()}
+    reasons = [
+        f"tensor {name} {list(expected[name])} is missing; fix: export the head again"
+        for name in sorted(set(expected) - set(have))
     ]
+    for name in sorted(set(have) - set(expected)):
+        what = "quantised heads are not supported, fix: export in bf16" if QUANTISED.search(name) else FOREIGN
+        reasons.append(
+            f"tensor {original[name]} {list(have[name].shape)} in {have[name].file.name} is not part of {spec.variant} "
+            f"as {spec.producer} writes it; {what}"
+        )
     for name in sorted(set(have) & set(expected)):
-        tensor = have[name]
+        tensor, where = have[name], f"tensor {original[name]} in {have[name].file.name}"
         if tensor.shape != expected[name]:
-            reasons.append(f"tensor {name} has shape {list(tensor.shape)}, expected {list(expected[name])}")
+            reasons.append(f"{where} has shape {list(tensor.shape)}, expected {list(expected[name])}; {FOREIGN}")
         if tensor.dtype not in (("I64", "I32") if name == "d2t" else FLOATS):
-            reasons.append(f"tensor {name} is {tensor.dtype}: quantised heads are not supported; fix: export in bf16")
+            reasons.append(f"{where} is {tensor.dtype}: quantised heads are not supported; fix: export in bf16")
     return reasons
 
 
@@ -72,19 +108,45 @@ def check_target(spec: DrafterSpec, target: Target) -> list[str]:
     ]
 
 
+def check_latent(spec: DrafterSpec) -> list[str]:
+    """Reasons for which SGLang's latent attention does not compute what an MLA head was trained with."""
+    if spec.attention != "mla":
+        return []
+    reasons = []
+    scaling = spec.rope_scaling or {}
+    if spec.sliding_window is not None:
+        has = f"an MLA head with a window of {spec.sliding_window} keys ({spec.sources.get('sliding_window', '')})"
+        reasons.append(f"{has}: SGLang's MLA attends to every key; fix: serve it elsewhere")
+    if scaling.get("truncate") is False:
+        has = f"an MLA head with {spec.sources.get('rope_scaling', 'rope_scaling')}.truncate=false"
+        reasons.append(f"{has}: SGLang rounds yarn's range for MLA; fix: serve it elsewhere")
+    if spec.partial_rotary_factor != 1:
+        reasons.append(
+            f"an MLA head with config partial_rotary_factor={spec.partial_rotary_factor}; fix: serve it elsewhere"
+        )
+    return reasons
+
+
 def check_boundaries(spec: DrafterSpec, target: Target) -> list[str]:
     """Reasons for which the captured boundaries cannot be taken from the target."""
     found, depth = list(spec.boundaries), target.num_layers
     source = spec.sources.get("boundaries", "")
     fix = "fix: use a head trained for this target, or --eagle31-override aux_layers=b,b,b"
+    if not spec.use_aux_hidden_state:
+        return []
     if not found:
         return [f"no captured layers are stated ({source}); {fix}"]
     if len(set(found)) != len(found):
         return [f"captured layers {found} repeat themselves on a target of {depth} layers ({source}); {fix}"]
     if found != sorted(found):
         return [f"captured layers {found} are not ascending, and every engine captures ascending ({source}); {fix}"]
-    if found[0] < 0 or found[-1] >= depth:
-        return [f"captured layers {found} are outside 0..{depth - 1} of the target ({source}); {fix}"]
+    if found[0] < 0 or (depth is not None and found[-1] > depth):
+        return [f"captured layers {found} are outside 0..{depth} of the target ({source}); {fix}"]
+    if depth is not None and found[-1] == depth and not target.last_boundary:
+        return [
+            f"captured layers {found} end with the last block's output, which SGLang's {target.architecture} cannot "
+            f"hand out ({source}); {fix}"
+        ]
     return []
 
 

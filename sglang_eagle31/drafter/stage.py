@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -19,6 +20,8 @@ from sglang_eagle31.drafter.reading import Reading
 from sglang_eagle31.drafter.spec import DrafterSpec
 
 ARCHITECTURE = "Eagle31LlamaForCausalLM"
+LATENT_ARCHITECTURE = "Eagle3DeepseekV2ForCausalLM"
+"""A second name, by which SGLang gives the draft a latent KV cache; the class is that of the first."""
 
 
 def cache_dir(option: str | None = None) -> Path:
@@ -35,7 +38,7 @@ def canonical_config(spec: DrafterSpec, names: dict[str, str], dtype: str) -> di
         "model_type": "llama",
         "hidden_size": spec.hidden_size,
         "target_hidden_size": spec.target_hidden_size,
-        "num_aux_hidden_states": len(spec.boundaries),
+        "num_aux_hidden_states": spec.captured,
         "intermediate_size": spec.intermediate_size,
         "num_hidden_layers": spec.num_layers,
         "num_attention_heads": spec.num_heads,
@@ -49,14 +52,45 @@ def canonical_config(spec: DrafterSpec, names: dict[str, str], dtype: str) -> di
         "draft_vocab_size": spec.draft_vocab_size,
         "tie_word_embeddings": False,
         "torch_dtype": dtype,
-        # Ids of the layer whose output is taken, as most of SGLang's targets read them; what a target really captures
-        # is compared with the spec afterwards.
-        "eagle_config": {
-            "eagle_aux_hidden_state_layer_ids": [boundary - 1 for boundary in spec.boundaries],
-            "use_aux_hidden_state": True,
-        },
+        "eagle_config": _captured(spec),
         STAGED: spec.to_json(),
         STAGED_NAMES: names,
+        **(_latent_config(spec) if spec.attention == "mla" else {}),
+    }
+
+
+def _captured(spec: DrafterSpec) -> dict[str, Any]:
+    if not spec.use_aux_hidden_state:
+        return {"use_aux_hidden_state": False}
+    # Ids of the layer whose output is taken, as most of SGLang's targets read them; what a target really captures is
+    # compared with the spec afterwards.
+    return {
+        "eagle_aux_hidden_state_layer_ids": [boundary - 1 for boundary in spec.boundaries],
+        "use_aux_hidden_state": True,
+    }
+
+
+def _latent_config(spec: DrafterSpec) -> dict[str, Any]:
+    """What SGLang's model config reads of an MLA draft: the sizes of its cache, and its softmax scale.
+
+    Some GPU backends take the scale from the model config and not from the layer. SGLang derives it from the RoPE
+    scaling as ``(0.1 * mscale_all_dim * ln(factor) + 1)**2 / sqrt(nope + rope)``, whatever the trainer did, so the
+    scaling written here is the one that gives the spec's scale. The drafter's positions are the spec's.
+    """
+    assert spec.softmax_scale is not None, "a dialect always states the softmax scale of an MLA head"
+    mscale = math.sqrt(spec.softmax_scale * math.sqrt(spec.qk_nope_head_dim + spec.qk_rope_head_dim))
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": spec.rope_theta}
+    if not math.isclose(mscale, 1.0, rel_tol=1e-9):
+        rope |= {"rope_type": "yarn", "factor": math.e, "mscale_all_dim": 10 * (mscale - 1)}
+        rope["original_max_position_embeddings"] = spec.max_position_embeddings
+    return {
+        "architectures": [ARCHITECTURE, LATENT_ARCHITECTURE],
+        "rope_parameters": rope,
+        "q_lora_rank": spec.q_lora_rank,
+        "kv_lora_rank": spec.kv_lora_rank,
+        "qk_nope_head_dim": spec.qk_nope_head_dim,
+        "qk_rope_head_dim": spec.qk_rope_head_dim,
+        "v_head_dim": spec.v_head_dim,
     }
 
 

@@ -1,17 +1,27 @@
-"""Small draft heads on disk, in the layout of each producer, with a knob for everything that a test bends."""
+"""Small draft heads: written with a knob for everything that a test bends, or bent in memory from a producer's files.
+
+`write` makes a head of 16 wide on disk; `kept` and `bend` take a head of `truth.producers` and change its headers.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from truth import producers
+from truth.producers import VARIANTS, Shape
 
-from sglang_eagle31.drafter.checkpoint import Checkpoint
-from sglang_eagle31.drafter.reading import Target
+from sglang_eagle31.drafter.checkpoint import Checkpoint, Tensor
+from sglang_eagle31.drafter.load import resolve
+from sglang_eagle31.drafter.reading import Reading, Target
 
 HIDDEN, INNER = 16, 20
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 4
@@ -36,6 +46,7 @@ LAYOUTS: Mapping[str, dict[str, Any]] = {
         "eagle_config": {IDS: [1, 5, 8], "use_aux_hidden_state": True},
     },
     "safeailab": {"architectures": ["LlamaForCausalLM"]},
+    "vllm": {"architectures": ["Eagle3Qwen3ForCausalLM"], IDS: [2, 6, 9], "norm_before_residual": False},
     "torchspec": {
         "architectures": ["LlamaForCausalLMEagle3"],
         "_torchspec_version": "0.2",
@@ -51,6 +62,7 @@ PRODUCERS = {
     "specforge": "SpecForge",
     "specforge31": "SpecForge",
     "safeailab": "SafeAILab EAGLE-3",
+    "vllm": "vLLM",
     "torchspec": "TorchSpec",
 }
 
@@ -179,3 +191,109 @@ def write(
 def read(folder: Path, layout: str = "specforge", **how: Any) -> Checkpoint:
     """`write` a head and read its headers."""
     return Checkpoint.read(write(folder, layout, **how))
+
+
+SHAPE = Shape()
+"""Of the heads of `kept`: 64 wide, a target of 8 layers, whose default boundaries are 2, 4 and 5."""
+_FOLDER = tempfile.TemporaryDirectory()
+NORMED_TWICE = ("modelopt_hf", "modelopt_hf_two_layers", "modelopt_mla", "nvidia_fc_bias")
+"""Variants whose files do not show whether the first layer norms the state twice."""
+EXAMPLES = {
+    "native": "eagle31_native",
+    "torchspec_mla": "torchspec_mla",
+    "torchspec": "torchspec31",
+    "speculators": "speculators",
+    "nemo": "nemo",
+    "angelslim": "angelslim",
+    "vllm": "vllm",
+    "specdrift": "specdrift_legacy",
+    "nvidia": "nvidia_post_norm",
+    "modelopt": "modelopt_megatron_full_vocab",
+    "specforge": "specforge",
+    "safeailab": "safeailab",
+}
+"""A variant of each dialect; none leaves a question open."""
+
+
+@functools.cache
+def kept(variant: str, shape: Shape = SHAPE) -> Checkpoint:
+    """A producer's head, written once; do not change its files."""
+    folder = Path(_FOLDER.name) / f"{variant}-{hash(shape)}"
+    return Checkpoint.read(producers.write(folder, variant, shape))
+
+
+def target_of(shape: Shape = SHAPE, **changes: Any) -> Target:
+    """The target of a head of ``shape``."""
+    known = Target(
+        shape.target_architecture, shape.target_layers, shape.target_hidden, shape.vocab, shape.max_positions
+    )
+    return dataclasses.replace(known, **changes)
+
+
+def answers(variant: str, shape: Shape = SHAPE) -> dict[str, str]:
+    """The ``--eagle31-override`` pairs that settle what a producer's files leave open."""
+    known = dict(VARIANTS[variant].answers(shape))
+    logits = {"logits_norm": str(known.pop("logits") == "norm").lower()} if "logits" in known else {}
+    return {**known, **logits, **({"double_norm": "false"} if variant in NORMED_TWICE else {})}
+
+
+def bend(
+    head: Checkpoint,
+    config: Mapping[str, Any] | None = None,
+    eagle: Mapping[str, Any] | None = None,
+    nested: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """``head`` with other headers.
+
+    Args:
+        head: what to start from; it is left as it is.
+        config, eagle, nested: keys of config.json, of its ``eagle_config`` and of its ``transformer_layer_config``;
+            ``...`` removes a key.
+        tensors: a shape, or a shape and a dtype, by name; None removes the tensor.
+    """
+    made = {**head.config, **(config or {})}
+    for name, inner in (("eagle_config", eagle), ("transformer_layer_config", nested)):
+        if inner:
+            made[name] = _without({**made.get(name, {}), **inner})
+    kept_tensors = dict(head.tensors)
+    file = next(iter(head.tensors.values())).file
+    for name, value in (tensors or {}).items():
+        if value is None:
+            del kept_tensors[name]
+            continue
+        shape, dtype = value if value and isinstance(value[0], tuple) else (value, "F32")
+        kept_tensors[name] = Tensor(shape, dtype, file)
+    return dataclasses.replace(head, config=_without(made), tensors=kept_tensors)
+
+
+def _without(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if value is not ...}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A head that is refused: what is bent, and what the only reason has to say."""
+
+    variant: str
+    named: tuple[str, ...]
+    bent: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    target: Mapping[str, Any] = field(default_factory=dict)
+
+    def resolve(self, **overrides: str) -> tuple[Reading, list[str]]:
+        """The reading and the reasons, with these overrides on top of the case's."""
+        given = {**self.overrides, **overrides}
+        return resolve(bend(kept(self.variant), **self.bent), target_of(**self.target), given)
+
+    def reason(self) -> str:
+        """The one reason; fails if there are none or several, or if it says no fix."""
+        _, reasons = self.resolve()
+        assert len(reasons) == 1, reasons
+        assert "fix: " in reasons[0], reasons
+        missing = [part for part in self.named if part not in reasons[0]]
+        assert not missing, f"{missing} not in {reasons[0]!r}"
+        return reasons[0]
+
+    def __str__(self) -> str:
+        return f"{self.variant}: {self.named[0]}"

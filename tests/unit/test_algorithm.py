@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from sglang_eagle31 import algorithm
+from sglang_eagle31 import reasons as refusals
 from sglang_eagle31.drafter.spec import DrafterSpec
 
 FLAGS = ("--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens")
@@ -24,13 +26,14 @@ def arguments(*tree: int | None, **changes: Any) -> SimpleNamespace:
         "speculative_num_steps": steps,
         "speculative_eagle_topk": topk,
         "speculative_num_draft_tokens": tokens,
+        "speculative_draft_window_size": None,
     }
     return SimpleNamespace(**{**facts, **changes})
 
 
 @pytest.mark.parametrize("tree", [(), (3, 1, 4), (1, 1, 2), (5, 4, 16), (2, 2, 7), (1, 8, 9)])
 def test_a_good_tree_is_not_refused(tree: tuple[int, ...]) -> None:
-    assert algorithm._flag_reasons(arguments(*tree)) == []
+    assert refusals.flag_reasons(arguments(*tree)) == []
 
 
 @pytest.mark.parametrize(
@@ -38,7 +41,7 @@ def test_a_good_tree_is_not_refused(tree: tuple[int, ...]) -> None:
     [(3, None, None), (None, 4, None), (None, None, 8), (3, 4, None), (3, None, 8), (None, 4, 8)],
 )
 def test_some_of_three_flags_name_the_others(tree: tuple[int | None, ...]) -> None:
-    (reason,) = algorithm._flag_reasons(arguments(*tree))
+    (reason,) = refusals.flag_reasons(arguments(*tree))
     have = [f"{flag} {value}" for flag, value in zip(FLAGS, tree, strict=True) if value is not None]
     lack = [flag for flag, value in zip(FLAGS, tree, strict=True) if value is None]
     assert reason == f"{', '.join(have)} is given without {', '.join(lack)}; fix: give all three, or none of them"
@@ -55,17 +58,17 @@ def test_some_of_three_flags_name_the_others(tree: tuple[int | None, ...]) -> No
     ],
 )
 def test_an_impossible_tree_is_refused(tree: tuple[int, ...], named: list[str]) -> None:
-    (reason,) = algorithm._flag_reasons(arguments(*tree))
+    (reason,) = refusals.flag_reasons(arguments(*tree))
     assert all(part in reason for part in named)
 
 
 def test_adaptive_speculation_chooses_its_own_tree() -> None:
-    assert algorithm._flag_reasons(arguments(3, None, None, speculative_adaptive=True)) == []
+    assert refusals.flag_reasons(arguments(3, None, None, speculative_adaptive=True)) == []
 
 
 def test_all_reasons_come_together() -> None:
     wrong = arguments(3, None, None, speculative_draft_model_path=None, enable_multi_layer_eagle=True)
-    reasons = algorithm._flag_reasons(wrong)
+    reasons = refusals.flag_reasons(wrong)
     assert len(reasons) == 3 and all("fix: " in reason for reason in reasons)
     message = str(algorithm.refuse(reasons))
     assert message.startswith("EAGLE31 cannot run this set-up:\n  - ") and message.count("\n  - ") == 3
@@ -89,8 +92,8 @@ def spec() -> DrafterSpec:
 
 
 def test_a_longer_context_says_by_how_much_and_what_it_means() -> None:
-    assert algorithm._context_reasons("head", spec(), heads.target(context_length=512)) == []
-    (reason,) = algorithm._context_reasons("head", spec(), heads.target(context_length=2048))
+    assert refusals.context_reasons("head", spec(), heads.target(context_length=512)) == []
+    (reason,) = refusals.context_reasons("head", spec(), heads.target(context_length=2048))
     for part in (
         "--speculative-draft-model-path head",
         "512 positions",
@@ -103,6 +106,34 @@ def test_a_longer_context_says_by_how_much_and_what_it_means() -> None:
 
 
 @pytest.mark.parametrize(
+    ("ranks", "heads_and_keys", "fits"),
+    [
+        (1, (9, 3), True),
+        (3, (9, 3), True),
+        (2, (9, 3), False),
+        (4, (8, 2), True),
+        (8, (8, 2), True),
+        (4, (8, 6), False),
+    ],
+)
+def test_the_head_s_attention_heads_must_divide_among_the_ranks(
+    ranks: int, heads_and_keys: tuple[int, int], fits: bool
+) -> None:
+    head = dataclasses.replace(spec(), num_heads=heads_and_keys[0], num_kv_heads=heads_and_keys[1])
+    found = refusals.fit_reasons(arguments(tp_size=ranks), head)
+    assert bool(found) != fits
+    assert fits or (f"--tp-size {ranks}" in found[0] and "fix:" in found[0])
+
+
+def test_an_mla_head_has_no_draft_window() -> None:
+    latent = dataclasses.replace(spec(), attention="mla")
+    flags = arguments(speculative_draft_window_size=64)
+    (reason,) = refusals.fit_reasons(flags, latent)
+    assert "--speculative-draft-window-size 64" in reason and "fix:" in reason
+    assert refusals.fit_reasons(flags, spec()) == [] == refusals.fit_reasons(arguments(), latent)
+
+
+@pytest.mark.parametrize(
     ("flag", "config", "dtype"),
     [
         ("auto", {"dtype": torch.bfloat16}, "bfloat16"),
@@ -112,7 +143,7 @@ def test_a_longer_context_says_by_how_much_and_what_it_means() -> None:
     ],
 )
 def test_the_draft_takes_the_target_s_dtype(flag: str, config: dict[str, Any], dtype: str) -> None:
-    assert algorithm._dtype(flag, SimpleNamespace(**config)) == dtype
+    assert refusals._dtype(flag, SimpleNamespace(**config)) == dtype
 
 
 def test_the_log_line_names_head_variant_layers_vocabulary_and_tree() -> None:

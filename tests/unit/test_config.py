@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sglang_eagle31.config import ENV, NAMES, Eagle31Config, add_arguments, asked
+from sglang_eagle31.config import ENV, NAMES, Eagle31Config, add_arguments, asked, drift_rate
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def test_options_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ("text", "named"),
     [
         ("{feedback", ["is not JSON", "fix: unset it"]),
-        ('{"overide": []}', ["unknown option overide", "known: cache_dir, override"]),
+        ('{"overide": []}', ["unknown option overide", "known: cache_dir, drift_sample, override"]),
         ("[1]", ["unknown option [1]"]),
         ('"EAGLE31"', ["unknown option 'EAGLE31'"]),
         ('{"override": "feedback=post"}', ["--eagle31-override", "feedback=post", "a list"]),
@@ -138,3 +138,30 @@ def test_help_shows_our_group() -> None:
     add_arguments(parser)
     text = parser.format_help()
     assert "EAGLE 3.1 (sglang-eagle31)" in text and "--eagle31-override" in text and "--eagle31-cache-dir" in text
+
+
+@pytest.mark.parametrize("algorithm", ["EAGLE31", "EAGLE3", "NEXTN"])
+def test_the_drift_probe_serves_other_algorithms_too(algorithm: str) -> None:
+    config = Eagle31Config.from_namespace(parse("--speculative-algorithm", algorithm, "--eagle31-drift-sample", "0.25"))
+    assert config == Eagle31Config(drift_sample=0.25)
+    record = SimpleNamespace()
+    assert drift_rate(record) == 0.0
+    config.attach(record)
+    assert drift_rate(record) == 0.25
+
+
+@pytest.mark.parametrize("rate", ["1.5", "-0.1", "nan"])
+def test_a_rate_is_a_share(rate: str) -> None:
+    with pytest.raises(ValueError, match=r"--eagle31-drift-sample .*fix: a number from 0 to 1"):
+        Eagle31Config.from_namespace(parse("--speculative-algorithm", "EAGLE31", "--eagle31-drift-sample", rate))
+
+
+def test_without_speculation_there_is_nothing_to_probe() -> None:
+    with pytest.raises(ValueError, match=r"--eagle31-drift-sample 0.5 has no effect"):
+        Eagle31Config.from_namespace(parse("--eagle31-drift-sample", "0.5"))
+
+
+def test_only_eagle31_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENV, '{"drift_sample": 0.5}')
+    assert drift_rate(SimpleNamespace()) == 0.0
+    assert drift_rate(SimpleNamespace(_eagle31={})) == 0.5

@@ -22,16 +22,27 @@ FILES = {
 MAY_IMPORT_SGLANG = {
     "plugin.py",
     "algorithm.py",
+    "reasons.py",
     "worker.py",
     "target.py",
+    "drafter/gqa.py",
     "drafter/llama.py",
+    "drafter/mla.py",
     "cpu/attention.py",
     "cpu/packed.py",
     "cpu/standin.py",
+    "drift/install.py",
+    "drift/live.py",
+    "train/engine.py",
 }
 MAY_IMPORT_SGLANG_FOLDERS = ("cli/", "demo/", "patches/")
 LIBRARIES = {"huggingface_hub", "numpy", "rich", "safetensors", "torch", "tqdm"}
-MORE = {"train/": {"gguf", "transformers", "yaml"}, "demo/": {"gguf", "requests", "transformers"}}
+MORE = {
+    "train/": {"gguf", "matplotlib", "transformers", "yaml"},
+    "demo/": {"gguf", "requests", "transformers"},
+    "drift/": {"matplotlib", "prometheus_client", "requests", "transformers"},
+    "robust/": {"jinja2", "matplotlib", "requests", "transformers"},
+}
 
 
 def imports(source: str) -> Iterator[tuple[str, int]]:
@@ -66,7 +77,7 @@ def test_the_core_runs_without_sglang() -> None:
     core = [
         f"sglang_eagle31.{file.removesuffix('.py').replace('/', '.').removesuffix('.__init__')}"
         for file in FILES
-        if file.startswith(("drafter/", "cpu/")) and file not in MAY_IMPORT_SGLANG
+        if file.startswith(("audit/", "convert/", "cpu/", "drafter/")) and file not in MAY_IMPORT_SGLANG
     ]
     code = (
         f"import sys, {', '.join(core)}\nprint(sorted({{'sglang', 'sgl_kernel', 'transformers'}} & set(sys.modules)))"
@@ -76,7 +87,14 @@ def test_the_core_runs_without_sglang() -> None:
 
 
 def test_every_file_is_looked_at() -> None:
-    assert {"drafter/spec.py", "cpu/tree.py", "cpu/masks.py", "patches/_seam.py", "train/ttt.py"} <= set(FILES)
+    assert {
+        "audit/report.py",
+        "drafter/spec.py",
+        "cpu/tree.py",
+        "cpu/masks.py",
+        "patches/_seam.py",
+        "train/ttt.py",
+    } <= set(FILES)
     assert MAY_IMPORT_SGLANG <= set(FILES)
 
 
@@ -88,10 +106,22 @@ def test_every_file_is_looked_at() -> None:
         "import numpy, sglang.srt",
         "importlib.import_module('sglang.srt.models')",
         "import scipy",
+        "from transformers import AutoConfig",
     ],
 )
-def test_a_wrong_import_is_found(source: str) -> None:
-    assert not all(is_allowed("drafter/fusion.py", module) for module, _ in imports(source))
+@pytest.mark.parametrize("file", ["drafter/fusion.py", "audit/report.py"])
+def test_a_wrong_import_is_found(file: str, source: str) -> None:
+    assert not all(is_allowed(file, module) for module, _ in imports(source))
+
+
+def test_an_audit_reads_no_model_class() -> None:
+    found = {
+        module.partition(".")[0]
+        for file in FILES
+        if file.startswith("audit/")
+        for module, _ in imports(FILES[file].read_text())
+    }
+    assert found and not found & {"sglang", "sgl_kernel", "transformers"}
 
 
 @pytest.mark.parametrize("file", ["plugin.py", "config.py"])

@@ -7,9 +7,17 @@ from typing import Any
 
 import heads
 import pytest
+import test_layer_ids
+import test_modelopt
+import test_overrides
+import test_rope
+import test_sizes
+import test_speculators
+import test_vocabulary
 import torch
+from heads import Case
 
-from sglang_eagle31.drafter.checkpoint import Checkpoint, local_folder
+from sglang_eagle31.drafter.checkpoint import Checkpoint
 from sglang_eagle31.drafter.load import resolve
 
 USED = torch.tensor(heads.USED)
@@ -24,13 +32,11 @@ def only(reasons: list[str]) -> str:
     return reasons[0]
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in heads.tensors() if name not in ("t2d", "fc.weight", "lm_head.weight")]
-)
+@pytest.mark.parametrize("name", [name for name in heads.tensors() if name not in ("t2d", "d2t", "lm_head.weight")])
 def test_a_missing_tensor_is_named(tmp_path: Path, name: str) -> None:
     reason = " ".join(reasons_of(heads.read(tmp_path, change={name: None})))
     canonical = name.replace("midlayer.", "layers.0.")
-    assert f"tensor {canonical}" in reason and "is missing" in reason
+    assert f"tensor {canonical}" in reason and "is missing" in reason and "fix: " in reason
 
 
 @pytest.mark.parametrize(
@@ -38,15 +44,15 @@ def test_a_missing_tensor_is_named(tmp_path: Path, name: str) -> None:
     [
         "midlayer.self_attn.rotary.scale",
         "enorm.weight",
-        "mask_hidden",
+        "mask",
         "draft_model.norm.weight",
         "midlayer.0.mlp.up_proj",
     ],
 )
 def test_an_unknown_tensor_is_named(tmp_path: Path, name: str) -> None:
     reasons = reasons_of(heads.read(tmp_path, change={name: torch.ones(3)}))
-    canonical = name.replace("midlayer.", "layers.0.")
-    assert any(f"tensor {canonical} [3] is not part of EAGLE-3" in reason for reason in reasons)
+    assert any(f"tensor {name} [3] in model.safetensors is not part of EAGLE-3" in reason for reason in reasons)
+    assert all("fix: " in reason for reason in reasons)
 
 
 def test_tensors_that_carry_no_weight_are_ignored(tmp_path: Path) -> None:
@@ -67,8 +73,8 @@ def test_tensors_that_carry_no_weight_are_ignored(tmp_path: Path) -> None:
 def test_a_misshapen_tensor_is_named(tmp_path: Path, name: str, shape: tuple[int, ...], expected: list[int]) -> None:
     tensor = torch.zeros(shape, dtype=torch.int64 if name == "d2t" else torch.bfloat16)
     reason = only(reasons_of(heads.read(tmp_path, change={name: tensor})))
-    canonical = name.replace("midlayer.", "layers.0.")
-    assert reason == f"tensor {canonical} has shape {list(shape)}, expected {expected}"
+    where = f"tensor {name} in model.safetensors has shape {list(shape)}, expected {expected}"
+    assert reason == f"{where}; fix: use the head of this target, or export it again"
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8, torch.uint8])
@@ -119,9 +125,10 @@ def test_a_shallow_target_can_be_told_its_layers(tmp_path: Path) -> None:
     [
         ([1, 5, 5], "[2, 6, 6] repeat themselves"),
         ([8, 5, 1], "[9, 6, 2] are not ascending"),
-        ([-2, 5, 8], "[-1, 6, 9] are outside 0..11"),
-        ([1, 5, 11], "[2, 6, 12] are outside 0..11"),
-        ([], "no captured layers"),
+        ([-2, 5, 8], "[-1, 6, 9] are outside 0..12"),
+        ([1, 5, 11], "[2, 6, 12] end with the last block's output, which SGLang's LlamaForCausalLM cannot hand out"),
+        ([1, 5, 12], "[2, 6, 13] are outside 0..12"),
+        ([], "expected a list of integers"),
     ],
 )
 def test_bad_layers_are_refused(tmp_path: Path, ids: list[int], named: str) -> None:
@@ -135,7 +142,12 @@ def test_bad_layers_are_refused(tmp_path: Path, ids: list[int], named: str) -> N
         ("layers", "2,6,9", "unknown key; known: aux_layers, feedback"),
         ("feedback", "both", "expected pre or post"),
         ("residual", "none", "expected pre or post"),
-        ("logits", "softmax", "expected norm or raw"),
+        ("logits", "raw", "unknown key"),
+        ("logits_norm", "raw", "expected true or false"),
+        ("double_norm", "1", "expected true or false"),
+        ("own_embedding", "", "expected true or false"),
+        ("pre_fc_norm", "both", "expected none or fc_norm or input_norm"),
+        ("producer", "me", "unknown producer; known: native, "),
         ("aux_layers", "two", "expected block numbers, e.g. 2,15,27"),
         ("aux_layers", "", "expected block numbers"),
         ("rope_theta", "base", "expected a positive number"),
@@ -156,7 +168,10 @@ def test_every_good_override_reaches_the_spec(tmp_path: Path) -> None:
         "aux_layers": "3,5,7",
         "feedback": "post",
         "residual": "post",
-        "logits": "raw",
+        "logits_norm": "false",
+        "double_norm": "true",
+        "own_embedding": "false",
+        "pre_fc_norm": "none",
         "rope_theta": "1e6",
         "max_position_embeddings": "4096",
         "sliding_window": "128",
@@ -165,6 +180,7 @@ def test_every_good_override_reaches_the_spec(tmp_path: Path) -> None:
     assert reasons == []
     spec = reading.spec()
     assert (spec.boundaries, spec.feedback, spec.residual, spec.logits) == ((3, 5, 7), "post", "post", "raw")
+    assert (spec.double_norm, spec.own_embedding, spec.pre_fc_norm) == (True, False, "none")
     assert (spec.rope_theta, spec.max_position_embeddings, spec.sliding_window) == (1e6, 4096, 128)
     assert sum(source.startswith("--eagle31-override ") for source in spec.sources.values()) == len(overrides)
 
@@ -185,21 +201,34 @@ def test_several_reasons_come_together(tmp_path: Path) -> None:
         (torch.arange(12), ..., "d2t and t2d name different tokens"),
         (USED - torch.arange(12), torch.ones(heads.VOCAB, dtype=torch.bool), "name different tokens"),
         (USED - torch.arange(12), torch.isin(torch.arange(heads.VOCAB), USED + 0).roll(1), "name different tokens"),
-        (USED - torch.arange(12), torch.ones(heads.VOCAB - 5, dtype=torch.bool), "t2d has 35 tokens, the target 40"),
+        (
+            USED - torch.arange(12),
+            torch.ones(heads.VOCAB - 5, dtype=torch.bool),
+            "t2d has shape [35], the target 40 tokens",
+        ),
     ],
 )
 def test_a_wrong_vocabulary_map_is_refused(tmp_path: Path, d2t: Any, t2d: Any, named: str) -> None:
     change = {"d2t": d2t} if t2d is ... else {"d2t": d2t, "t2d": t2d}
-    reason = only(reasons_of(heads.read(tmp_path, "safeailab", change=change)))
+    reason = only(reasons_of(heads.read(tmp_path, "vllm", change=change)))
     assert named in reason and "fix: " in reason
 
 
 def test_an_offset_map_without_t2d_is_read(tmp_path: Path) -> None:
-    assert reasons_of(heads.read(tmp_path, "safeailab", t2d=False)) == []
+    assert reasons_of(heads.read(tmp_path, "vllm", t2d=False)) == []
+
+
+def test_a_head_that_may_have_lost_its_layer_ids_is_asked_for_them(tmp_path: Path) -> None:
+    """SafeAILab's files have t2d, and what else has midlayer.* under such a config had an eagle_config."""
+    head = heads.read(tmp_path, "safeailab", t2d=False)
+    reason = only(reasons_of(head))
+    assert "no eagle_config" in reason and "no t2d" in reason and "fix: --eagle31-override aux_layers=" in reason
+    assert resolve(head, heads.target(), {"aux_layers": "1,2,3"})[0].spec().boundaries == (1, 2, 3)
 
 
 def test_a_reduced_vocabulary_needs_its_map_and_its_head(tmp_path: Path) -> None:
-    assert only(reasons_of(heads.read(tmp_path / "a", change={"d2t": None}))) == "tensor d2t [12] is missing"
+    reason = only(reasons_of(heads.read(tmp_path / "a", change={"d2t": None})))
+    assert "12 of the target's 40 tokens" in reason and "no d2t" in reason and "fix: " in reason
     reason = only(reasons_of(heads.read(tmp_path / "b", change={"lm_head.weight": None})))
     assert "draft_vocab_size=12" in reason and "lm_head.weight should be there" in reason and "fix: " in reason
 
@@ -217,7 +246,8 @@ def test_a_full_vocabulary_with_a_map_that_maps_is_refused(tmp_path: Path) -> No
 
 
 def test_a_head_with_more_tokens_than_its_target_is_refused(tmp_path: Path) -> None:
-    assert "the head has 12 tokens, the target only 11" in only(reasons_of(heads.read(tmp_path), vocab_size=11))
+    reasons = reasons_of(heads.read(tmp_path), vocab_size=11)
+    assert "the head has 12 tokens, the target only 11" in reasons[0] and all("fix: " in reason for reason in reasons)
 
 
 def test_a_stated_draft_vocabulary_must_be_that_of_the_head(tmp_path: Path) -> None:
@@ -225,46 +255,41 @@ def test_a_stated_draft_vocabulary_must_be_that_of_the_head(tmp_path: Path) -> N
     assert "draft_vocab_size=13" in reason and "12 rows" in reason
 
 
-def test_a_missing_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ValueError, match=r"neither a folder nor a repository .* fix: check the path") as error:
-        local_folder(str(tmp_path / "nowhere"))
-    assert str(tmp_path / "nowhere") in str(error.value)
+NARROW = {"hidden_size": 96}
+TARGETS = [
+    Case("specforge", ("target_hidden_size=64, but the target has 96",), target=NARROW),
+    Case("vllm", ("target_hidden_size=64, but the target has 96",), target=NARROW),
+    Case("nemo", ("target_hidden_size=64, but the target has 96",), target=NARROW),
+    Case("specforge", ("t2d has shape [512], the target 1024 tokens",), target={"vocab_size": 1024}),
+    Case("modelopt_megatron_full_vocab", ("no d2t",), target={"vocab_size": 1024}),
+    Case("nvidia_no_aux", ("final state of width 128",), target={"hidden_size": 128}),
+    Case("specforge", ("[2, 4, 5] are outside 0..4",), target={"num_layers": 4}),
+]
 
 
-def test_a_folder_is_taken_as_it_is(tmp_path: Path) -> None:
-    assert local_folder(str(tmp_path)) == tmp_path.resolve()
+@pytest.mark.parametrize("case", TARGETS, ids=str)
+def test_the_target_of_another_head_is_refused(case: Case) -> None:
+    case.reason()
 
 
-def test_a_folder_of_bin_files_is_refused_with_a_fix(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match="holds no safetensors$"):
-        Checkpoint.read(tmp_path)
-    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
-    with pytest.raises(ValueError, match=r"only pytorch_model.bin; fix: save it again as safetensors"):
-        Checkpoint.read(tmp_path)
+REFUSED = [
+    *(question.case for question in test_overrides.QUESTIONS),
+    *test_overrides.REFUSED,
+    *test_sizes.REFUSED,
+    *test_layer_ids.REFUSED,
+    *test_modelopt.REFUSED,
+    *test_rope.REFUSED,
+    *test_speculators.REFUSED,
+    *test_vocabulary.REFUSED,
+    *TARGETS,
+]
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "named"),
-    [
-        ("config.json", None, "holds no config.json"),
-        ("config.json", "{", "config.json is not JSON"),
-        ("config.json", "[]", "config.json holds no JSON object"),
-        ("model.safetensors", "garbage", "model.safetensors cannot be read"),
-    ],
-)
-def test_damaged_files_are_named(tmp_path: Path, file: str, text: str | None, named: str) -> None:
-    heads.write(tmp_path)
-    (tmp_path / file).unlink()
-    if text is not None:
-        (tmp_path / file).write_text(text)
-    with pytest.raises(ValueError, match=named):
-        Checkpoint.read(tmp_path)
-
-
-def test_a_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
-    heads.write(tmp_path)
-    (tmp_path / "more.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes())
-    with pytest.raises(ValueError, match="is in model.safetensors and in more.safetensors"):
-        Checkpoint.read(tmp_path)
+@pytest.mark.parametrize("case", REFUSED, ids=str)
+def test_every_reason_says_what_was_found_and_its_fix(case: Case) -> None:
+    """One line each: what is wrong, then what to do; an override that it names is one that there is."""
+    reason = case.reason()
+    found, _, fix = reason.partition("fix: ")
+    assert len(found) > 20 and len(fix) > 5 and "\n" not in reason
+    named = [part.partition("=")[0] for part in fix.split("--eagle31-override ")[1:]]
+    assert set(named) <= {*test_overrides.OVERRIDES, *test_overrides.FREE}

@@ -18,7 +18,8 @@ KNOBS: dict[str, dict[str, Any]] = {
     "three layers": {"layers": 3},
     "three layers with hidden_norm": {"layers": 3, "later_norm": "hidden_norm"},
     "qk norm": {"qk_norm": True, "layers": 2},
-    "qkv bias": {"biases": ["qkv"], "layers": 2},
+    "attention biases": {"biases": ["qkv", "o"], "layers": 2},
+    "qkv bias": {"biases": ["qkv"]},
     "o bias": {"biases": ["o"]},
     "mlp bias": {"biases": ["mlp"]},
     "fc bias": {"biases": ["fc"]},
@@ -55,10 +56,16 @@ def spec(**changes: Any) -> DrafterSpec:
 
 @pytest.mark.parametrize("knobs", KNOBS.values(), ids=KNOBS.keys())
 def test_the_expected_tensors_are_those_that_a_producer_writes(tmp_path: Path, knobs: dict[str, Any]) -> None:
-    layout = "native" if knobs.get("fc_norm") else "safeailab"
-    config = {} if knobs.get("head", True) else {"draft_vocab_size": None}
-    head = heads.read(tmp_path / "head", layout, config=config, **knobs)
-    reading, reasons = resolve(head, heads.target(hidden_size=knobs.get("target_hidden", heads.HIDDEN)), {})
+    forked = knobs.get("later_norm") == "hidden_norm"
+    layout, overrides = ("specforge", {"producer": "specdrift"}) if forked else ("vllm", {})
+    biases = knobs.get("biases", ())
+    config: dict[str, Any] = {"bias": "fc" in biases, "mlp_bias": "mlp" in biases, "norm_output": forked}
+    config |= {"attention_bias": True} if {"qkv", "o"} <= set(biases) else {}
+    config |= {} if knobs.get("head", True) else {"draft_vocab_size": None}
+    layout = "torchspec" if set(biases) in ({"qkv"}, {"o"}) else layout  # where no flag speaks of them
+    config |= {"fc_norm": False} if layout == "torchspec" else {}
+    head = heads.read(tmp_path / "head", layout, config=config, **{"fc_norm": False, **knobs})
+    reading, reasons = resolve(head, heads.target(hidden_size=knobs.get("target_hidden", heads.HIDDEN)), overrides)
     assert reasons == []
     have = {new: head.tensors[old].shape for old, new in reading.names.items()}
     assert reading.spec().expected_tensors() == have

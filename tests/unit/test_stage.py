@@ -99,7 +99,9 @@ def test_a_staged_head_whose_weights_lost_a_tensor_is_refused(tmp_path: Path) ->
     source = heads.write(tmp_path / "head")
     folder, _ = staged(source, tmp_path / "cache")
     heads.write(source, change={"norm.weight": None})
-    assert resolve(Checkpoint.read(folder), heads.target(), {})[1] == ["tensor norm.weight [16] is missing"]
+    assert resolve(Checkpoint.read(folder), heads.target(), {})[1] == [
+        "tensor norm.weight [16] is missing; fix: export the head again"
+    ]
 
 
 def test_a_race_leaves_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,32 @@
 """One small file a producer: recognise its checkpoints, and translate them into a DrafterSpec.
 
-A dialect module has ``NAME``, ``recognise(head) -> str | None`` (the evidence) and ``translate(head, target)``, which
-gives a Reading. The first that recognises a head reads it; a head that none recognises is refused.
+The first dialect that recognises a head reads it: the shared layout by the dialect's rules, then what is the producer's
+own. Heads that are no EAGLE-3 chain are refused by name, and so is a head that nobody recognises.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from sglang_eagle31.drafter.checkpoint import Checkpoint
-from sglang_eagle31.drafter.dialects import native, safeailab, specforge, torchspec
+from sglang_eagle31.drafter.dialects import (
+    angelslim,
+    modelopt,
+    native,
+    nemo,
+    nvidia,
+    safeailab,
+    specdrift,
+    specforge,
+    speculators,
+    strangers,
+    torchspec,
+    torchspec_mla,
+    vllm,
+)
+from sglang_eagle31.drafter.dialects.layout import Rules, finish, read_layout
+from sglang_eagle31.drafter.keys import Keys
 from sglang_eagle31.drafter.reading import Reading, Target
 
 
@@ -21,24 +38,65 @@ class Dialect(Protocol):
     def recognise(self, head: Checkpoint) -> str | None:
         """The evidence that its producer wrote ``head``, or None."""
 
-    def translate(self, head: Checkpoint, target: Target) -> Reading:
-        """What ``head`` computes, as its producer means it."""
+    def rules(self, head: Checkpoint) -> Rules:
+        """How its producer names tensors and keys."""
+
+    def settle(self, head: Checkpoint, target: Target, reading: Reading, keys: Keys) -> None:
+        """Put what is the producer's own, and leave a question for what its files cannot decide."""
 
 
-DIALECTS: tuple[Dialect, ...] = (native, torchspec, specforge, safeailab)
+DIALECTS: Mapping[str, Dialect] = {
+    "native": native,
+    "torchspec_mla": torchspec_mla,
+    "torchspec": torchspec,
+    "speculators": speculators,
+    "nemo": nemo,
+    "angelslim": angelslim,
+    "vllm": vllm,
+    "specdrift": specdrift,
+    "nvidia": nvidia,
+    "modelopt": modelopt,
+    "specforge": specforge,
+    "safeailab": safeailab,
+}
+"""By the word that ``--eagle31-override producer=`` takes."""
 
 
-def read(head: Checkpoint, target: Target) -> Reading:
-    """The reading of the first dialect that recognises ``head``; one with a refusal when none does."""
-    for dialect in DIALECTS:
-        if dialect.recognise(head) is not None:
-            return dialect.translate(head, target)
-    architectures = head.config.get("architectures")
+def read(head: Checkpoint, target: Target, overrides: Mapping[str, str] | None = None) -> Reading:
+    """The reading of the dialect that recognises ``head``; one with a refusal when none does."""
+    given = overrides or {}
+    named = head.config.get("architectures")
+    if named is not None and not (isinstance(named, list) and all(isinstance(name, str) for name in named)):
+        refusal = f"config.json has architectures={named!r}, expected a list of class names; fix: correct it"
+        return Reading("unknown", refusals=[refusal])
+    if native.STAGED in head.config:
+        return native.staged(head)
+    stranger = strangers.name(head)
+    if stranger is not None:
+        return Reading(stranger.name, stranger.evidence, refusals=[stranger.refusal])
+    asked = given.get("producer")
+    if asked is not None and asked not in DIALECTS:
+        known = ", ".join(DIALECTS)
+        refusal = f"--eagle31-override producer={asked}: unknown producer; known: {known}; fix: one of these"
+        return Reading("unknown", refusals=[refusal])
+    for key, dialect in DIALECTS.items():
+        evidence = f"--eagle31-override producer={asked}" if asked == key else dialect.recognise(head)
+        if evidence is None or asked not in (None, key):
+            continue
+        rules = dialect.rules(head)
+        reading, keys = read_layout(head, target, rules)
+        reading.evidence = evidence
+        if "num_kv_heads" in reading.values:  # else the file has no layers, and there is nothing to settle
+            dialect.settle(head, target, reading, keys)
+        return finish(reading, keys, rules, given)
+    return _unknown(head)
+
+
+def _unknown(head: Checkpoint) -> Reading:
     prefixes = sorted({name.split(".")[0] for name in head.tensors})
-    known = ", ".join(dialect.NAME for dialect in DIALECTS)
-    unknown = Reading(producer="unknown")
-    unknown.refusals.append(
-        f"{head.folder}: no known producer writes such a head (architectures {architectures}, tensors "
-        f"{', '.join(prefixes[:8])}); known are {known}; fix: export it in one of these layouts"
+    refusal = (
+        f"{head.folder}: no known producer writes such a head (architectures {head.config.get('architectures')}, "
+        f"tensors {', '.join(prefixes[:8])}); known: {', '.join(DIALECTS)}; fix: --eagle31-override producer=NAME if "
+        "one of them wrote it, or export it in one of their layouts"
     )
-    return unknown
+    return Reading("unknown", refusals=[refusal])

@@ -3,36 +3,50 @@
 from __future__ import annotations
 
 from sglang_eagle31.drafter.checkpoint import Checkpoint
-from sglang_eagle31.drafter.dialects.llama_layout import Rules, read_llama
+from sglang_eagle31.drafter.dialects.layout import Rules, norm_output_is_feedback
+from sglang_eagle31.drafter.dialects.window import by_layer_types
+from sglang_eagle31.drafter.keys import Keys
 from sglang_eagle31.drafter.reading import Reading, Target
 from sglang_eagle31.drafter.spec import DrafterSpec
 
 NAME = "sglang-eagle31"
 TRAINED = "sglang_eagle31_version"
+DEPTH = "sglang_eagle31_trained_depth"
 STAGED = "eagle31_spec"
 STAGED_NAMES = "eagle31_names"
 
 
 def recognise(head: Checkpoint) -> str | None:
-    """By the key that our exporter or our staging writes."""
-    return next((f"config key {key}" for key in (STAGED, TRAINED) if key in head.config), None)
+    """By the key that our exporter writes."""
+    return f"config key {TRAINED}" if TRAINED in head.config else None
 
 
-def translate(head: Checkpoint, target: Target) -> Reading:
-    """A staged head states its spec; in a trained one ``norm_output`` says whether the post-norm state is fed back."""
-    if STAGED in head.config:
-        return _staged(head)
-    reading = read_llama(head, target, Rules(NAME))
-    post = bool(head.config.get("norm_output", False))
-    reading.put("feedback", "post" if post else "pre", f"config norm_output={post}")
-    return reading
+def rules(head: Checkpoint) -> Rules:
+    """SpecForge's layout."""
+    return Rules(NAME, shares_head="null")
 
 
-def _staged(head: Checkpoint) -> Reading:
-    spec = DrafterSpec.from_json(head.config[STAGED])
-    reading = Reading(spec.producer)
+def settle(head: Checkpoint, target: Target, reading: Reading, keys: Keys) -> None:
+    """``norm_output`` says whether the post-norm state is fed back; a window has transformers' keys."""
+    norm_output_is_feedback(reading, keys)
+    if keys.find("layer_types") is not None:  # the exporter writes it beside a window; a window alone is a question
+        by_layer_types(reading, keys)
+    depth = keys.count(DEPTH)
+    if depth is not None:
+        reading.notes.append(f"trained with {depth.value} unrolled draft steps ({depth.source})")
+
+
+def staged(head: Checkpoint) -> Reading:
+    """The reading of a staged head, which states its spec. A broken spec is a refusal."""
+    try:
+        spec = DrafterSpec.from_json(head.config[STAGED])
+        names = {str(old): str(new) for old, new in head.config[STAGED_NAMES].items()}
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        refusal = f"config.json has a broken {STAGED} ({error}); fix: give the head that was staged, not the cache"
+        return Reading(NAME, refusals=[refusal])
+    reading = Reading(spec.producer, f"config key {STAGED}", names=names)
     for name, value in spec.to_json().items():
         if name not in ("producer", "sources"):
-            reading.put(name, value, spec.sources.get(name, "staged spec"))
-    reading.names.update(head.config[STAGED_NAMES])
+            kept = tuple(value) if isinstance(value, list) else value
+            reading.put(name, kept, spec.sources.get(name, "staged spec"))
     return reading

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from sglang_eagle31.drafter.checkpoint import Checkpoint
-from sglang_eagle31.drafter.dialects.llama_layout import Rules, read_llama
+from sglang_eagle31.drafter.dialects import layer_ids
+from sglang_eagle31.drafter.dialects.layout import Rules
+from sglang_eagle31.drafter.keys import Keys
 from sglang_eagle31.drafter.reading import Reading, Target
 
 NAME = "SafeAILab EAGLE-3"
@@ -11,19 +13,31 @@ NAME = "SafeAILab EAGLE-3"
 
 def recognise(head: Checkpoint) -> str | None:
     """By its layer name under the architecture of a plain Llama, or under SGLang's name when it was repackaged."""
-    names = set(head.config.get("architectures") or ("LlamaForCausalLM",))
-    plain = names <= {"LlamaForCausalLM", "LlamaForCausalLMEagle3"} and "eagle_config" not in head.config
+    plain = set(head.architectures) <= {"LlamaForCausalLM", "LlamaForCausalLMEagle3"}
     layered = "fc.weight" in head.tensors and any(name.startswith("midlayer.") for name in head.tensors)
-    return "midlayer.* under a plain Llama config" if plain and layered else None
+    found = plain and layered and "eagle_config" not in head.config
+    return "midlayer.* under a plain Llama config" if found else None
 
 
-def translate(head: Checkpoint, target: Target) -> Reading:
-    """Captures the input of blocks 2, N//2 and N-3, as its code does; the pre-norm state is fed back."""
-    reading = read_llama(head, target, Rules(NAME))
-    reading.put("feedback", "pre", "EAGLE-3 as SafeAILab publishes it")
-    if "norm_output" in head.config or reading.values.get("pre_fc_norm") == "fc_norm":
+def rules(head: Checkpoint) -> Rules:
+    """Captures the input of blocks 2, N//2 and N-3, as its code does."""
+    return Rules(NAME, ids="input")
+
+
+def settle(head: Checkpoint, target: Target, reading: Reading, keys: Keys) -> None:
+    """The pre-norm state is fed back; EAGLE 3.1 is not its business."""
+    if keys.find("norm_output") or reading.values.get("pre_fc_norm") == "fc_norm":
         reading.refusals.append(
             "the head has norm_output or fc_norm.*, which SafeAILab's EAGLE-3 does not know, and nothing else tells "
-            "who trained it; fix: restore the eagle_config that its trainer wrote"
+            "who trained it; fix: --eagle31-override producer=NAME, or restore the eagle_config that its trainer wrote"
         )
-    return reading
+    if "t2d" not in head.tensors and reading.values["use_aux_hidden_state"]:
+        found = (
+            "config.json has no eagle_config and the file no t2d, which SafeAILab writes: it may have lost layer ids"
+        )
+        reading.ask("aux_layers", found, layer_ids.OVERRIDE)
+    if reading.values["rope_theta"] != 10000.0:
+        reading.notes.append(
+            f"its training code used RoPE base 10000 whatever the config said, its inference code uses rope_theta="
+            f"{reading.values['rope_theta']:g} as here; if acceptance is low, try --eagle31-override rope_theta=10000"
+        )

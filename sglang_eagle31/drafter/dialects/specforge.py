@@ -1,44 +1,52 @@
-"""SpecForge: ``LlamaForCausalLMEagle3`` with ``midlayer.*`` and ``t2d``.
+"""SpecForge and its forks: ``LlamaForCausalLMEagle3`` with ``midlayer.*`` (or ``layers.N.*``) and ``t2d``.
 
 What ``norm_output`` meant changed with its PR 879 (September 2026): before it, the flag decided only whether the logits
 are normed, and the un-normed state was fed back whatever it said; since then it decides the feedback. The files of both
-look the same.
+look the same, unless this package converted them.
 """
 
 from __future__ import annotations
 
 from sglang_eagle31.drafter.checkpoint import Checkpoint
-from sglang_eagle31.drafter.dialects.llama_layout import Rules, read_llama
+from sglang_eagle31.drafter.dialects.layout import CONVERTED, Rules, norm_output_is_feedback
+from sglang_eagle31.drafter.keys import Keys
 from sglang_eagle31.drafter.reading import Reading, Target
 
 NAME = "SpecForge"
 
 
 def recognise(head: Checkpoint) -> str | None:
-    """By its class name together with its layer name."""
-    named = "LlamaForCausalLMEagle3" in (head.config.get("architectures") or ())
-    layered = "t2d" in head.tensors and any(name.startswith("midlayer.") for name in head.tensors)
-    return "architectures LlamaForCausalLMEagle3 with midlayer.* and t2d" if named and layered else None
+    """By its class name together with ``t2d``; forks of it name the layers ``layers.N``."""
+    if CONVERTED in head.config and "speculators_model_type" not in head.config:
+        return f"config key {CONVERTED}"
+    named = "LlamaForCausalLMEagle3" in head.architectures
+    layer = next((name for name in ("midlayer", "layers") if any(t.startswith(f"{name}.") for t in head.tensors)), None)
+    found = named and layer and "t2d" in head.tensors
+    return f"architectures LlamaForCausalLMEagle3 with {layer}.* and t2d" if found else None
 
 
-def translate(head: Checkpoint, target: Target) -> Reading:
+def rules(head: Checkpoint) -> Rules:
+    """Layer outputs under ``eagle_config``; only forks have more than one layer."""
+    forked = any(name.startswith("layers.0.") for name in head.tensors)
+    return Rules(NAME, shares_head="null", later=("hidden_norm",) if forked else ())
+
+
+def settle(head: Checkpoint, target: Target, reading: Reading, keys: Keys) -> None:
     """Without ``norm_output`` the head is EAGLE-3; with it the files cannot tell which meaning it was trained with."""
-    reading = read_llama(head, target, Rules(NAME))
-    flag = head.config.get("norm_output")
+    flag = norm_output_is_feedback(reading, keys)
+    if keys.find(CONVERTED):
+        return
     if flag is None and reading.values.get("pre_fc_norm") == "fc_norm":
-        reading.put("feedback", "pre", "no config key norm_output")
-        reading.questions["feedback"] = (
-            "the head has fc_norm.* but config.json has no norm_output, whose default changed with SpecForge's PR 879; "
-            "fix: --eagle31-override feedback=post or feedback=pre, as it was trained"
+        reading.ask(
+            "feedback",
+            "the head has fc_norm.* but config.json has no norm_output, whose default changed with SpecForge's PR 879",
+            "feedback=post or feedback=pre, as it was trained",
         )
-        return reading
-    if flag is None:
-        reading.put("feedback", "pre", "no config key norm_output: EAGLE-3 feedback")
-        return reading
-    reading.put("feedback", "post" if flag else "pre", f"config norm_output={flag}")
-    reading.questions["feedback"] = (
-        f"config.json says norm_output={str(flag).lower()}, which SpecForge read differently before and after its PR "
-        "879; fix: --eagle31-override feedback=post for a head trained after it with norm_output=true, "
-        "feedback=pre for one trained before it (and logits=raw if it said norm_output=false then)"
-    )
-    return reading
+    elif flag is not None:
+        reading.ask(
+            "feedback",
+            f"config.json says norm_output={str(flag.value).lower()}, which SpecForge read differently before and "
+            "after its PR 879",
+            "feedback=post for a head trained after it with norm_output=true, feedback=pre for one trained before it "
+            "(and logits_norm=false if it said norm_output=false then)",
+        )

@@ -1,0 +1,32 @@
+"""AngelSlim: ``Eagle3LlamaForCausalLM`` with ``midlayer.*``; default layers; its own ``lm_head`` even where tied."""
+
+from __future__ import annotations
+
+from sglang_eagle31.drafter.checkpoint import Checkpoint
+from sglang_eagle31.drafter.dialects.layout import Rules
+from sglang_eagle31.drafter.keys import Keys
+from sglang_eagle31.drafter.reading import Reading, Target
+
+NAME = "AngelSlim"
+CLASSES = {"Eagle3LlamaForCausalLM", "CosyVoice3Eagle3LlamaForCausalLM"}
+
+
+def recognise(head: Checkpoint) -> str | None:
+    """By its class name together with its layer name (vLLM has the class, with ``layers.N.*``)."""
+    named = set(head.architectures) & CLASSES
+    layered = any(name.startswith("midlayer.") for name in head.tensors)
+    return f"architectures {', '.join(sorted(named))} with midlayer.*" if named and layered else None
+
+
+def rules(head: Checkpoint) -> Rules:
+    """No ids: the default layers."""
+    return Rules(NAME, ids_at=(), pre_fc=("none",))
+
+
+def settle(head: Checkpoint, target: Target, reading: Reading, keys: Keys) -> None:
+    """EAGLE-3 as its trainer has it; its RoPE base is doubtful."""
+    if reading.values["rope_theta"] != 10000.0:
+        reading.notes.append(
+            f"its training code used RoPE base 10000 whatever the config said, its inference code uses rope_theta="
+            f"{reading.values['rope_theta']:g} as here; if acceptance is low, try --eagle31-override rope_theta=10000"
+        )
