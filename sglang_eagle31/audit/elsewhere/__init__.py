@@ -1,0 +1,54 @@
+"""What stock SGLang and vLLM would do with a head, predicted from its headers and from the engines' source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sglang_eagle31.audit.elsewhere.outcome import Effect, Loss, Outcome, Runs, Stops, compare
+from sglang_eagle31.audit.elsewhere.sglang import effective_sglang
+from sglang_eagle31.audit.elsewhere.sglang_fields import VERSION as SGLANG_VERSION
+from sglang_eagle31.audit.elsewhere.targets import CAPTURES_LAST_BOUNDARY, SGLANG_TARGETS, Capture, sglang_capture
+from sglang_eagle31.audit.elsewhere.vllm import VERSION as VLLM_VERSION
+from sglang_eagle31.audit.elsewhere.vllm import effective_vllm
+from sglang_eagle31.drafter.checkpoint import Checkpoint
+from sglang_eagle31.drafter.reading import Target
+from sglang_eagle31.drafter.spec import DrafterSpec
+
+__all__ = [
+    "CAPTURES_LAST_BOUNDARY",
+    "SGLANG_TARGETS",
+    "Capture",
+    "Effect",
+    "Loss",
+    "Outcome",
+    "Runs",
+    "Stops",
+    "compare",
+    "effective_sglang",
+    "effective_vllm",
+    "predict",
+    "sglang_capture",
+]
+
+
+def predict(
+    head: Checkpoint,
+    target: Target,
+    spec: DrafterSpec | None,
+    *,
+    d2t: Sequence[int] | None = None,
+    embedding_is_copy: bool | None = None,
+    evidence: str = "read",
+) -> dict[str, Outcome]:
+    """What ``sglang`` and ``vllm`` would do with ``head``, against ``spec`` (None where it is not settled).
+
+    Reads no tensor data: ``d2t`` (the map's values) and ``embedding_is_copy`` (whether a shipped embedding is the
+    target's) sharpen the result where the caller has them. ``evidence`` is noted in SGLang's outcome; vLLM's is always
+    by reading.
+    """
+    sglang = effective_sglang(head, target, d2t=d2t, embedding_is_copy=embedding_is_copy)
+    vllm = effective_vllm(head, target, d2t=d2t)
+    return {
+        "sglang": compare(sglang, spec, SGLANG_VERSION, evidence),
+        "vllm": compare(vllm, spec, VLLM_VERSION),
+    }
