@@ -1,0 +1,33 @@
+"""``convert``: write a head in the format of another engine or trainer, computing the same, or refuse."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from sglang_eagle31.cli.audit import pairs
+from sglang_eagle31.convert.formats import FORMATS
+from sglang_eagle31.convert.run import convert
+
+HELP = "write a draft head in another format, lossless or not at all"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("draft", metavar="DRAFT", help="folder of the head, or a repository in the cache")
+    parser.add_argument("out", metavar="OUT", type=Path, help="a new folder")
+    parser.add_argument("--to", required=True, choices=list(FORMATS), help="who will read it")
+    parser.add_argument("--target", help="the target model; stock SGLang reads layer ids by the target's class")
+    parser.add_argument(
+        "--override", action="append", default=[], metavar="KEY=VALUE", help="as --eagle31-override of the server"
+    )
+    parser.add_argument(
+        "--unpickle", action="store_true", help="also read *.bin files (pickles), by torch with weights_only"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Convert, and say what was written."""
+    spec = convert(args.draft, args.out, args.to, args.target, pairs(args.override), args.unpickle)
+    print(f"{args.out}: {spec.variant} head of {spec.producer}, in the format of {args.to}")
+    return 0

@@ -1,0 +1,1 @@
+"""A head in another engine's or trainer's format, lossless or refused by name."""

@@ -1,0 +1,69 @@
+"""Converted heads compute what they computed before: read back by our loader, against the original's reference."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from exact import answers, compare, facts_of, target_of
+from harness import build
+from truth import producers, readers
+
+from sglang_eagle31.convert.formats import FORMATS
+from sglang_eagle31.convert.run import convert
+from sglang_eagle31.drafter.checkpoint import Checkpoint
+from sglang_eagle31.drafter.load import resolve
+from sglang_eagle31.drafter.stage import stage
+
+SHAPE = producers.Shape()
+TOLERANCE = 2e-4
+VARIANTS = [name for name, variant in producers.VARIANTS.items() if not variant.refused]
+EXPRESSIBLE = {
+    "sglang": {"specforge31", "nvidia_v3", "nvidia_no_head", "nvidia_no_aux", "modelopt_mla", "modelopt_megatron_deep"},
+    "vllm": {"speculators", "speculators_qwen3", "speculators_two_layers", "nemo_bias", "torchspec_mla31", "nvidia_v3"},
+    "specforge": {"specforge31", "safeailab", "specdrift_legacy", "eagle31_native", "modelopt_hf"},
+}
+"""A choice of heads that each format has words for; others may be refused."""
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The target's config.json."""
+    folder = tmp_path_factory.mktemp("target")
+    config = {
+        "architectures": [SHAPE.target_architecture],
+        "num_hidden_layers": SHAPE.target_layers,
+        "hidden_size": SHAPE.target_hidden,
+        "vocab_size": SHAPE.vocab,
+        "max_position_embeddings": SHAPE.max_positions,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_converted_head_computes_the_same_or_is_refused(to: str, variant: str, target: Path, tmp_path: Path) -> None:
+    folder, out = producers.write(tmp_path / "head", variant, SHAPE), tmp_path / "out"
+    try:
+        convert(str(folder), out, to, str(target), answers(variant, SHAPE))
+    except ValueError as error:
+        assert f"the format {to} cannot express this head:\n  - " in str(error)
+        assert variant not in EXPRESSIBLE[to], error
+        assert not out.exists() and not list(tmp_path.glob(".out-*"))
+        return
+    generator = torch.Generator().manual_seed(7)
+    embed = torch.randn(SHAPE.vocab, SHAPE.hidden, generator=generator)
+    lm_head = torch.randn(SHAPE.vocab, SHAPE.hidden, generator=generator)
+    facts = readers.TargetFacts(
+        SHAPE.target_layers, SHAPE.target_hidden, SHAPE.vocab, SHAPE.target_architecture, embed, lm_head
+    )
+    producer = producers.VARIANTS[variant].producer
+    reference = readers.read(folder, producer, target=facts, facts=facts_of(variant, SHAPE, None))
+    made = Checkpoint.read(out)
+    reading, reasons = resolve(made, target_of(SHAPE), {})
+    assert reasons == []
+    module = build(stage(made, reading, "float32", tmp_path / "cache"), embed, lm_head)
+    assert compare(module, reference, SHAPE, generator) < TOLERANCE
