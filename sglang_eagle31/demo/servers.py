@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import IO, Protocol
 
 import requests
 from rich.console import Console
@@ -25,7 +26,31 @@ GRACE_SECONDS = 15.0
 
 
 class ServerFailed(RuntimeError):
-    """The server ended or did not answer in time; the message ends with the tail of its log."""
+    """The server ended or did not answer in time; the message ends with the tail of its log.
+
+    Attributes:
+        exit_code: with which the server had ended by itself, None if it had not.
+    """
+
+    def __init__(self, message: str, exit_code: int | None = None) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class Process(Protocol):
+    """What is used of subprocess.Popen."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def poll(self) -> int | None: ...
+    def terminate(self) -> None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+Launch = Callable[[Sequence[str], IO[bytes], Mapping[str, str]], Process]
+"""Starts a command as the leader of a new process group: where its output goes, what is added to the environment."""
 
 
 @dataclass
@@ -35,7 +60,7 @@ class Server:
     name: str
     url: str
     log_path: Path
-    process: subprocess.Popen[bytes]
+    process: Process
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -81,6 +106,18 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def popen(command: Sequence[str], log: IO[bytes], env: Mapping[str, str]) -> Process:
+    """A child process of this one, with ``env`` added to this one's environment."""
+    return subprocess.Popen(
+        command,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **env},
+        start_new_session=True,
+    )
+
+
 @contextmanager
 def serve(
     name: str,
@@ -92,6 +129,7 @@ def serve(
     deadline: float = 600.0,
     health: str = "/health",
     console: Console | None = None,
+    launch: Launch = popen,
 ) -> Iterator[Server]:
     """Run ``command``, which listens on ``port``, until the block ends, however it ends.
 
@@ -102,20 +140,16 @@ def serve(
     log_dir.mkdir(parents=True, exist_ok=True)
     log_path = log_dir / f"{name}.log"
     with _interrupt_on_termination(), log_path.open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **(env or {})},
-            start_new_session=True,
-        )
+        process = launch(command, log, env or {})
         server = Server(name, f"http://{HOST}:{port}", log_path, process)
         try:
             _wait_until_healthy(server, server.url + health, deadline, console or Console(stderr=True))
             yield server
         except requests.ConnectionError as error:
-            raise ServerFailed(f"server {name} stopped answering; log: {log_path}\n{server.log_tail()}") from error
+            code = process.poll()
+            raise ServerFailed(
+                f"server {name} stopped answering; log: {log_path}\n{server.log_tail()}", code
+            ) from error
         finally:
             try:
                 server.stop()
@@ -134,12 +168,15 @@ def serve_sglang(
     env: Mapping[str, str] | None = None,
     deadline: float = 600.0,
     console: Console | None = None,
+    launch: Launch = popen,
 ) -> Iterator[Server]:
     """``python -m sglang.launch_server`` for ``model`` on a free local port, with ``args`` added; see :func:`serve`."""
     port = free_port()
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
     command += ["--host", HOST, "--port", str(port), *args]
-    with serve(name, command, port, log_dir=log_dir, env=env, deadline=deadline, console=console) as server:
+    with serve(
+        name, command, port, log_dir=log_dir, env=env, deadline=deadline, console=console, launch=launch
+    ) as server:
         yield server
 
 
@@ -151,7 +188,8 @@ def _wait_until_healthy(server: Server, url: str, deadline: float, console: Cons
         while server.elapsed() < deadline:
             if not server.alive():
                 code = server.process.returncode
-                raise ServerFailed(f"server {server.name} ended with exit code {code}; {where}\n{server.log_tail()}")
+                text = f"server {server.name} ended with exit code {code}; {where}\n{server.log_tail()}"
+                raise ServerFailed(text, code)
             if _answers(url):
                 ready = f"server {server.name}: ready after {server.elapsed():.0f} s ({where})"
                 console.print(ready, markup=False, highlight=False, soft_wrap=True)

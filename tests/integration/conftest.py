@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +12,14 @@ from typing import Any
 import models
 import pytest
 import requests
+from forked import ForkParent
 
-from sglang_eagle31.demo.servers import Server, serve_sglang
+from sglang_eagle31.demo.servers import Server, ServerFailed, popen, serve_sglang
 
 START = 300.0
 ANSWER = 240.0
+ENV = {"CC": "/nonexistent", "CXX": "/nonexistent", "OMP_NUM_THREADS": "1"}
+"""No compiler, as on many machines; and one thread, for with tiny models more of them only wait for each other."""
 COMMON = (
     "--device cpu --dtype float32 --skip-tokenizer-init --max-total-tokens 16000 --max-running-requests 16 "
     "--chunked-prefill-size 256 --random-seed 0"
@@ -108,14 +111,72 @@ def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def start(tiny: Models, log_dir: Path) -> Any:
-    """Start a server of the tiny target; a compiler is hidden from it, as on a machine that has none."""
+def fork_parent(log_dir: Path) -> Iterator[ForkParent]:
+    """The process from which servers are forked; it has imported SGLang, and nothing else."""
+    parent = ForkParent(log_dir / "fork-parent.log", ENV)
+    yield parent
+    parent.close()
+
+
+@pytest.fixture(scope="session")
+def start(tiny: Models, log_dir: Path, request: pytest.FixtureRequest) -> Any:
+    """Start a server of the tiny target.
+
+    It is forked, except with ``command_line`` and with environment of its own: then it is started as users do.
+    """
 
     @contextmanager
-    def run(name: str, *flags: str, common: list[str] = COMMON, **env: str) -> Iterator[Server]:
-        hidden = {"CC": "/nonexistent", "CXX": "/nonexistent", **env}
-        with serve_sglang(name, tiny.target, [*common, *flags], log_dir=log_dir, env=hidden, deadline=START) as server:
+    def run(
+        name: str,
+        *flags: str,
+        common: list[str] = COMMON,
+        target: Path = tiny.target,
+        deadline: float = START,
+        command_line: bool = False,
+        **env: str,
+    ) -> Iterator[Server]:
+        slow = command_line or bool(env)
+        with serve_sglang(
+            name,
+            target,
+            [*common, *flags],
+            log_dir=log_dir,
+            env={**ENV, **env} if slow else {},
+            deadline=deadline,
+            launch=popen if slow else request.getfixturevalue("fork_parent").launch,
+        ) as server:
             yield server
+
+    return run
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How far a server came: ready, or ended by itself with ``exit_code`` (None: ``deadline`` seconds had passed)."""
+
+    ready: bool
+    exit_code: int | None
+    log: str
+
+
+@pytest.fixture(scope="session")
+def attempt(start: Any, log_dir: Path) -> Any:
+    """Start a server that may refuse or crash, call ``use`` with it if it is ready, and end it.
+
+    A server that fails while ``use`` runs is not ready either. Other errors of ``use`` are raised.
+    """
+
+    def run(
+        name: str, *flags: str, deadline: float = START, use: Callable[[Server], None] | None = None, **options: Any
+    ) -> Attempt:
+        ready, exit_code, log_path = True, None, log_dir / f"{name}.log"
+        try:
+            with start(name, *flags, deadline=deadline, **options) as server:
+                if use is not None:
+                    use(server)
+        except ServerFailed as failed:
+            ready, exit_code = False, failed.exit_code
+        return Attempt(ready, exit_code, log_path.read_text(errors="replace"))
 
     return run
 
