@@ -1,10 +1,10 @@
 # The same commands for people and for CI. `make` lists them.
 #   VENV=/path/to/venv   another virtual environment, used as it is if it exists (default .venv)
-#   ARGS="..."           options for `make demo` and `make bench`
+#   ARGS="..."           options for `make demo`, `make bench`, `make checkpoints` and `make fuzz`
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-seams test-served check seams-doc bench clean
+.PHONY: help setup demo test test-unit test-seams test-served check seams-doc checkpoints checkpoints-doc fuzz bench clean
 
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -53,7 +53,7 @@ test-served: setup ## minutes: real SGLang servers (tests/integration, tests/e2e
 	@echo "[test] integration, e2e"
 	@$(DEADLINE) $(SERVED_DEADLINE) $(PYTEST) tests/integration $(wildcard tests/e2e)
 
-check: setup seams-doc ## lint, format, types, generated documents
+check: setup seams-doc checkpoints-doc ## lint, format, types, generated documents
 	@echo "[check] ruff"
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
@@ -64,6 +64,17 @@ check: setup seams-doc ## lint, format, types, generated documents
 seams-doc: setup
 	@echo "[check] docs/seams.md is what patches/ says"
 	@$(PY) -m sglang_eagle31.patches --check docs/seams.md
+
+checkpoints: setup ## minutes: every kind of head on EAGLE31 and on stock SGLang; writes docs/checkpoints.md
+	@OMP_NUM_THREADS=1 $(PY) tests/integration/checkpoint_report.py $(ARGS)
+
+checkpoints-doc: setup
+	@echo "[check] docs/checkpoints.md is what docs/results/checkpoints.json says"
+	@$(PY) tests/integration/checkpoint_report.py --check
+
+fuzz: setup ## thousands of randomly broken heads, each exact or refused; ARGS="--count 5000 --seed 1"
+	@echo "[fuzz] build/fuzz.json"
+	@$(PY) tests/fuzz/run.py $(ARGS)
 
 bench: setup ## throughput of EAGLE31, EAGLE3 and no speculation at concurrency 1, 4, 16
 	@$(PY) launch/batch_throughput.py $(ARGS)
