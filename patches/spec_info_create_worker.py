@@ -3,7 +3,8 @@
 Target: sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker
 Why: EAGLE31 resolves to EAGLE3, whose worker class SGLang picks itself. On a CPU, the seams of the attention backend
     are needed in the scheduler of a speculative server only, and this is the first call that only such a server makes.
-How: around the choice: a record that carries our plan gets Eagle31Worker, any other gets SGLang's answer.
+How: around the choice: a record that carries our plan gets Eagle31Worker, any other gets SGLang's answer. With
+    `--eagle31-drift-sample` the class is subclassed to attach the drift probe after its graphs are captured.
 Upstream: `get_platform_worker_cls` (0.5.23) serves platforms only, and switches adaptive speculation off.
 Remove when: SGLang's registry lets a plugin supply the worker of a built-in algorithm.
 """
@@ -24,11 +25,23 @@ def choose_worker(create_worker: Callable[..., type], self: Any, server_args: An
     if standin.installed():
         standin.install_backends()
     if plan_of(server_args) is None:
-        return create_worker(self, server_args)
+        return watched(create_worker(self, server_args), server_args)
     from sglang_eagle31.worker import Eagle31Worker, register_drafters
 
     register_drafters()
-    return Eagle31Worker
+    return watched(Eagle31Worker, server_args)
+
+
+def watched(worker: type, server_args: Any) -> type:
+    """``worker``, with the drift probe when the record asks for it."""
+    from sglang_eagle31.config import drift_rate
+
+    rate = drift_rate(server_args)
+    if not rate:
+        return worker
+    from sglang_eagle31.drift.install import probed
+
+    return probed(worker, rate)
 
 
 SEAM = Seam(

@@ -1,0 +1,60 @@
+"""Put the probe into a server's worker class, when a rate was asked for."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+from sglang_eagle31.drafter.spec import DrafterSpec
+from sglang_eagle31.drift.export import Exporter
+from sglang_eagle31.drift.live import Probe
+
+logger = logging.getLogger("sglang_eagle31")
+
+
+def probed(worker: type, rate: float) -> type:
+    """``worker``, watched from the moment when its graphs are captured."""
+
+    base: Any = worker
+
+    def init_cuda_graphs(self: Any, *args: Any, **kwargs: Any) -> None:
+        base.init_cuda_graphs(self, *args, **kwargs)
+        attach(self, rate)
+
+    return type(worker.__name__, (worker,), {"init_cuda_graphs": init_cuda_graphs, "__module__": worker.__module__})
+
+
+def attach(worker: Any, rate: float) -> Probe | None:
+    """Watch a worker's draft model; None on ranks that record nothing.
+
+    Raises:
+        ValueError: the worker drafts in a way that the probe does not know, or SGLang's state cannot be hooked.
+    """
+    from sglang.srt.runtime_context import get_observability, get_parallel
+
+    from sglang_eagle31 import algorithm, patches
+    from sglang_eagle31.patches import internal_state_get
+
+    draft = worker.draft_worker
+    if draft is None or get_parallel().attn_tp_rank != 0:
+        return None
+    if not hasattr(draft, "draft_forward") or hasattr(draft, "draft_runner_list"):
+        raise ValueError(
+            f"--eagle31-drift-sample {rate}: {type(worker).__name__} does not draft step by step with one draft model; "
+            "fix: drop the option"
+        )
+    plan = algorithm.plan_of(worker.server_args)
+    boundaries = DrafterSpec.from_json(plan["spec"]).boundaries if plan else ()
+    exporter = Exporter() if get_observability().enable_metrics else None
+    probe = Probe(draft.draft_runner, rate, boundaries, exporter, get_parallel().attn_tp_size)
+    probe.attach()
+    probe.spare(getattr(draft, "cuda_graph_runner", None), decides=False)
+    probe.spare(getattr(draft, "cuda_graph_runner_for_draft_extend", None), decides=True)
+    internal_state_get.PROBES.append(probe)
+    hooked = replace(internal_state_get.SEAM, kind="AFTER", handler=internal_state_get.add_drift)
+    reasons = patches.install((hooked,))
+    if reasons:
+        raise ValueError(f"--eagle31-drift-sample {rate}: {'; '.join(reasons)}; fix: drop the option")
+    logger.info("EAGLE31: the drift probe records %g of the rounds; /server_info has them", rate)
+    return probe
