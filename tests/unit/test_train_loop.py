@@ -13,10 +13,13 @@ from test_train_ttt import VD, H, V, make_head, make_sample
 
 from sglang_eagle31.train import vocab
 from sglang_eagle31.train.data import Sample
-from sglang_eagle31.train.evaluate import Acceptance, acceptance, full_accuracy
+from sglang_eagle31.train.evaluate import Score, acceptance, full_accuracy, score_by_source
 from sglang_eagle31.train.export import checkpoint_config, export, load_head
 from sglang_eagle31.train.initial import closed_form
-from sglang_eagle31.train.loop import Data, Options, Trainer, epoch_batches
+from sglang_eagle31.train.loop import Data, Trainer
+from sglang_eagle31.train.options import Options, epoch_batches, steps_of
+from sglang_eagle31.train.plot import plot, read_log
+from sglang_eagle31.train.unroll import Rows, unroll
 
 USED = torch.arange(0, 2 * VD, 2)
 
@@ -29,7 +32,7 @@ def make_data(count: int = 12) -> Data:
 
 
 def options(**changes: object) -> Options:
-    base = Options(steps=8, ttt=2, lr=3e-3, batch_tokens=40, eval_every=3, save_every=4)
+    base = Options(steps=8, ttt=2, lr=3e-3, batch_tokens=40, eval_every=3, eval_depth=3, save_every=4)
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
@@ -81,15 +84,86 @@ def test_the_learning_rate_warms_up_and_ends_at_zero(tmp_path: Path) -> None:
 
 
 def test_full_accuracy_of_a_hand_made_case() -> None:
-    text = torch.tensor([[[1, 2, 3], [2, 3, 4], [3, 4, 5], [4, 5, 6]]])
-    drafted = torch.tensor([[[1, 2, 3], [2, 3, 9], [9, 4, 5], [9, 9, 9]]])
-    counted = torch.tensor([[True, True, True, False]])
-    full = full_accuracy(drafted, text, counted)
+    text = torch.tensor([[1, 2, 3], [2, 3, 4], [3, 4, 5]])
+    drafted = torch.tensor([[1, 2, 3], [2, 3, 9], [9, 4, 5]])
+    full = full_accuracy(drafted, text)
     assert full == pytest.approx([2 / 3, 2 / 3, 1 / 3])
-    score = Acceptance(3, full)
+    score = Score(3, full)
     assert score.accept_length() == pytest.approx(1 + 5 / 3)
     assert score.accept_length(1) == pytest.approx(1 + 2 / 3)
     assert score.conditional == pytest.approx([2 / 3, 1.0, 0.5])
+
+
+def test_the_score_by_source_is_that_of_each_source_and_of_all_rows() -> None:
+    data, head = make_data(), make_head()
+    for i, sample in enumerate(data.train):
+        sample.info["source"] = "ab"[i % 2]
+    score = score_by_source(head, data.train, data.embedding, data.used, 2)
+    whole = acceptance(head, data.train, data.embedding, data.used, 2)
+    assert score.full == pytest.approx(whole.full) and score.rows == whole.rows
+    assert set(score.sources) == {"a", "b"} == set(score.to_dict()["sources"])
+    alone = acceptance(head, data.train[::2], data.embedding, data.used, 2)
+    assert score.sources["a"].full == pytest.approx(alone.full)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_two_runs_of_one_seed_are_the_same_bit_for_bit_over_epochs(dropout: float, tmp_path: Path) -> None:
+    heads = []
+    for name in ("a", "b"):
+        torch.manual_seed(3)
+        trainer = Trainer(make_head(), make_data(), options(epochs=2, dropout=dropout), tmp_path / name)
+        trainer.run()
+        heads.append(trainer.head.state_dict())
+        lengths = [len(s.ids) for s in trainer.data.train]
+        assert trainer.step == trainer.steps == sum(len(epoch_batches(lengths, 40, 0, e)) for e in (0, 1))
+    assert all(torch.equal(heads[0][k], heads[1][k]) for k in heads[0])
+
+
+def test_the_length_of_a_run_in_epochs_counts_accumulated_batches() -> None:
+    lengths = [10] * 12
+    assert steps_of(options(epochs=3), lengths) == 9  # four samples of ten tokens fit into 40
+    assert steps_of(options(epochs=3, accumulate=2), lengths) == 4
+    assert steps_of(options(), lengths) == 8
+    with pytest.raises(ValueError, match="--epochs 1 and --minutes 2"):
+        options(epochs=1, minutes=2.0)
+
+
+def test_accumulated_batches_make_the_step_of_one_big_batch(tmp_path: Path) -> None:
+    data, updated = make_data(), []
+    for groups in ([[0, 1, 2, 3, 4, 5]], [[0, 1], [2], [3, 4, 5]]):
+        head = make_head()
+        Trainer(head, data, options(), tmp_path / str(len(groups)))._optimise(groups)
+        updated.append({name: p.grad.clone() for name, p in head.named_parameters() if p.grad is not None})
+    assert updated[0].keys() == updated[1].keys() and len(updated[0]) > 10
+    for name, gradient in updated[0].items():
+        torch.testing.assert_close(updated[1][name], gradient, atol=1e-6, rtol=1e-4)
+
+
+def test_twins_see_the_same_batches(tmp_path: Path) -> None:
+    seen: dict[str, list[list[int]]] = {}
+    for variant in ("eagle3", "eagle31"):
+        trainer = Trainer(make_head(variant), make_data(), options(epochs=2), tmp_path / variant)
+        optimise, order = trainer._optimise, seen.setdefault(variant, [])
+        trainer._optimise = lambda groups, run=optimise, order=order: (order.extend(groups), run(groups))[1]
+        trainer.run()
+        seen[f"{variant} digest"] = trainer.data.digest()
+    assert seen["eagle3"] == seen["eagle31"] and len(seen["eagle3"]) > 4
+    assert seen["eagle3 digest"] == seen["eagle31 digest"]
+
+
+def test_the_log_has_every_depth_and_is_drawn(tmp_path: Path) -> None:
+    Trainer(make_head(), make_data(), options(ttt=3), tmp_path).run()
+    train, held_out = read_log(tmp_path)
+    assert [entry["step"] for entry in train] == list(range(1, 9))
+    assert [entry["step"] for entry in held_out] == [3, 6, 8]
+    for entry in train:
+        assert all(len(entry[name]) == 3 for name in ("losses", "accuracy", "full_accuracy", "conditional"))
+        assert entry["accept_length"] == pytest.approx(1 + sum(entry["full_accuracy"]))
+    assert len(held_out[0]["held_out"]["conditional"]) == 3
+    picture = plot(tmp_path)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="no log.jsonl"):
+        plot(tmp_path / "nothing")
 
 
 def test_acceptance_of_a_head_that_repeats_its_input_token() -> None:
@@ -108,7 +182,7 @@ def test_acceptance_of_a_head_that_repeats_its_input_token() -> None:
     used = torch.arange(VD)
     constant, n = torch.full((8,), 3, dtype=torch.int32), 8
     sample = make_sample(n, 1, start=2)
-    same = Sample(constant, sample.mask, sample.states, sample.final, constant, {"id": "same"})
+    same = Sample(constant, sample.mask, sample.states, sample.final, constant, {"id": "same", "source": "x"})
     score = acceptance(head, [same], embedding, used, steps=2)
     assert score.full == [1.0, 1.0]
     assert score.rows == 8 - 2 - 2  # rows 1..4: x_{t+1} is the answer's, and x_{t+3} exists
@@ -142,9 +216,8 @@ def test_the_exported_tensors_alone_give_the_same_first_step(variant: str, tmp_p
     reloaded, used = load_head(tmp_path)
     assert torch.equal(used, USED) and reloaded.config == head.config
     states, embeds = torch.randn(1, 6, 3 * H), torch.randn(1, 6, H)
-    from sglang_eagle31.train.ttt import unroll
-
-    ours = head.lm_head(next(unroll(head, states, lambda i, _: embeds, 1)))[0]
+    rows = Rows.of(torch.ones(1, 6, dtype=torch.bool))
+    ours = head.lm_head(next(unroll(head, rows, states, embeds, 1)))
     torch.testing.assert_close(_first_step(tensors, config, states[0], embeds[0]), ours, atol=1e-5, rtol=1e-4)
 
 

@@ -1,0 +1,1 @@
+"""Acceptance by draft depth under template and context changes, on any SGLang server."""
