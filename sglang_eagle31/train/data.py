@@ -1,4 +1,4 @@
-"""Training samples on disk: tokens, loss mask and the target's states, in safetensors shards."""
+"""Training samples: tokens and loss mask, with the target's states (in safetensors shards) or without (JSONL)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,31 @@ class Sample:
     mask: Tensor
     """``[n]`` bool, True on the assistant's tokens (the loss covers these only)."""
     states: Tensor
-    """``[n, K*H_t]`` bf16, captured boundaries in ascending order."""
+    """``[n, K*H_t]`` bf16, captured boundaries in ascending order; ``[0, 0]`` where they are computed on the fly."""
     final: Tensor
-    """``[n, H_t]`` bf16, after the target's final norm."""
+    """``[n, H_t]`` bf16, after the target's final norm; or ``[0, 0]``."""
     argmax: Tensor
-    """``[n]`` int32, the target's most likely next token; -1 where unknown."""
+    """``[n]`` int32, the target's most likely next token; -1 where unknown; or ``[0]``."""
     info: dict[str, Any]
     """Where it comes from: id, source, topic, temperature."""
+
+    @classmethod
+    def bare(cls, ids: list[int], mask: list[bool], info: dict[str, Any]) -> Sample:
+        """A sample without the target's states."""
+        none = torch.zeros(0, 0, dtype=torch.bfloat16)
+        whole = torch.tensor(ids, dtype=torch.int32)
+        return cls(whole, torch.tensor(mask), none, none, torch.zeros(0, dtype=torch.int32), info)
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has the target's states."""
+        return len(self.states) == len(self.ids)
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """The tokens before the first answer token."""
+        start = int(self.mask.int().argmax()) if bool(self.mask.any()) else len(self.ids)
+        return tuple(self.ids[:start].tolist())
 
 
 def save_shard(path: Path, samples: list[Sample]) -> None:
@@ -44,22 +62,31 @@ def save_shard(path: Path, samples: list[Sample]) -> None:
     partial.rename(path)
 
 
+def shards_in(folder: Path) -> list[Path]:
+    """Every shard of ``folder``, in order."""
+    return sorted(folder.glob("shard-*.safetensors"))
+
+
 def load_shards(folder: Path, boundaries: int) -> list[Sample]:
     """Read every shard of ``folder``; raises ValueError where there is none or the states are of another width."""
     samples: list[Sample] = []
-    for path in sorted(folder.glob("shard-*.safetensors")):
+    for path in shards_in(folder):
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             infos = json.loads(file.metadata()["samples"])
-        if tensors["states"].shape[1] != boundaries * tensors["final"].shape[1]:
-            raise ValueError(f"{path}: states of another number of layers; make the data again with the same --layers")
+        width = boundaries * tensors["final"].shape[1]
+        if tensors["states"].shape[1] != width:
+            has = f"states of width {tensors['states'].shape[1]}, expected {width} for {boundaries} captured layers"
+            raise ValueError(f"{path}: {has}; fix: make the data again with the same --layers")
         start = 0
         for info in infos:
             end = start + int(info["length"])
             samples.append(Sample(**{k: v[start:end] for k, v in tensors.items()}, info=info))
             start = end
     if not samples:
-        raise ValueError(f"{folder}: no shard-*.safetensors; make data first (train --make-data)")
+        raise ValueError(
+            f"{folder}: no shard-*.safetensors in it; fix: make data first (python -m sglang_eagle31 data)"
+        )
     return samples
 
 
@@ -77,32 +104,29 @@ def tokenize_chat(tokenizer: Any, messages: list[dict[str, str]]) -> tuple[list[
     return list(encoded["input_ids"]), mask
 
 
+def render_chat(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
+    """Token ids of a conversation that waits for the assistant."""
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """One object a line; raises ValueError naming the line that is not one with ``messages``."""
     if not path.is_file():
-        raise ValueError(f"{path}: no such file (--data, --prompts and --held-out take JSONL)")
+        raise ValueError(f"{path}: no such file; fix: give a JSONL file of prompts or conversations")
     with path.open() as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            entry = json.loads(line)
+            expected = '{"messages": [{"role": ..., "content": ...}, ...]}'
+            try:
+                entry = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{path}:{number}: not JSON ({error}); fix: {expected}") from error
             if not isinstance(entry, dict) or not entry.get("messages"):
-                raise ValueError(f'{path}:{number}: expected {{"messages": [{{"role": ..., "content": ...}}, ...]}}')
+                raise ValueError(f"{path}:{number}: no messages; fix: {expected}")
             yield entry
-
-
-def loop_start(ids: list[int], size: int = 8, times: int = 3) -> int:
-    """Index where the text starts to repeat itself (an n-gram's second occurrence, once it occurs ``times`` times).
-
-    Returns ``len(ids)`` when it does not.
-    """
-    seen: dict[tuple[int, ...], list[int]] = {}
-    for start in range(len(ids) - size + 1):
-        places = seen.setdefault(tuple(ids[start : start + size]), [])
-        places.append(start)
-        if len(places) == times:
-            return places[1]
-    return len(ids)
 
 
 def answer_tokens(samples: Iterable[Sample]) -> int:

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -21,10 +16,17 @@ from sglang_eagle31 import __version__
 from sglang_eagle31.train.model import DraftConfig, DraftHead
 from sglang_eagle31.train.vocab import maps
 
+DEPTH_KEY = "sglang_eagle31_trained_depth"
+COMPUTED = ("variant", "boundaries", "window", "trained_depth")
+
 
 def checkpoint_config(config: DraftConfig) -> dict[str, Any]:
     """The head's ``config.json``. Layer ids count outputs: id = boundary - 1."""
-    flags = {"fc_norm": True, "norm_output": True} if config.variant == "eagle31" else {}
+    flags: dict[str, Any] = {"fc_norm": True, "norm_output": True} if config.variant == "eagle31" else {}
+    if config.window is not None:  # transformers' rule: so many keys, a query's own included
+        flags |= {"sliding_window": config.window, "layer_types": ["sliding_attention"]}
+    if config.trained_depth:
+        flags[DEPTH_KEY] = config.trained_depth
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
@@ -60,7 +62,9 @@ def read_config(folder: Path) -> DraftConfig:
     return DraftConfig(
         variant="eagle31" if raw.get("norm_output") else "eagle3",
         boundaries=tuple(i + 1 for i in raw["eagle_config"]["eagle_aux_hidden_state_layer_ids"]),
-        **{name: raw[name] for name in DraftConfig.__dataclass_fields__ if name not in ("variant", "boundaries")},
+        window=raw.get("sliding_window"),
+        trained_depth=raw.get(DEPTH_KEY, 0),
+        **{name: raw[name] for name in DraftConfig.__dataclass_fields__ if name not in COMPUTED},
     )
 
 
@@ -78,7 +82,7 @@ def export(
         new = Path(scratch)
         save_file({**tensors, "d2t": d2t, "t2d": t2d}, new / "model.safetensors", metadata={"format": "pt"})
         (new / "config.json").write_text(json.dumps(checkpoint_config(head.config), indent=2) + "\n")
-        (new / "provenance.json").write_text(json.dumps({**surroundings(), **provenance}, indent=2) + "\n")
+        (new / "provenance.json").write_text(json.dumps(provenance, indent=2) + "\n")
         for name in ("model.safetensors", "config.json", "provenance.json"):
             os.chmod(new / name, 0o644)
             os.replace(new / name, folder / name)
@@ -92,25 +96,3 @@ def load_head(folder: Path) -> tuple[DraftHead, Tensor]:
     head = DraftHead(read_config(folder))
     head.load_state_dict(tensors)
     return head.float(), d2t + torch.arange(len(d2t))
-
-
-def surroundings() -> dict[str, Any]:
-    """Versions, commit and machine; paths are cut to their last part."""
-    argv = [Path(a).name if a.startswith(("/", "~")) else a for a in sys.argv]
-    return {
-        "sglang_eagle31": __version__,
-        "git_sha": _git("rev-parse", "HEAD"),
-        "git_clean": _git("status", "--porcelain") == "",
-        "argv": argv,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "safetensors": safetensors.__version__,
-        "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, {torch.get_num_threads()} torch threads",
-    }
-
-
-def _git(*arguments: str) -> str | None:
-    here = Path(__file__).parent
-    done = subprocess.run(["git", "-C", str(here), *arguments], capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,34 +1,67 @@
-"""Let the target answer prompts, keeping the states it computes on the way: no second pass over the text is needed."""
+"""Who answers prompts, and a batched loop of our own in torch for where SGLang's engine (engine.py) cannot run."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-
-from sglang_eagle31.train.target import Target
 
 ATTENTION = "eagle31_grouped"
 """Name under which ``grouped_attention`` is registered with transformers."""
 
 
-@dataclass
-class Answer:
-    """One finished sequence, prompt included."""
+@dataclass(frozen=True)
+class Reply:
+    """The tokens of one answer, its end-of-turn token included where ``finished``."""
 
-    ids: Tensor
-    """``[n]`` int64"""
-    prompt_length: int
-    states: Tensor
-    """``[n, K*H_t]`` bf16; the row of the last token is not computed and zero."""
-    final: Tensor
-    """``[n, H_t]`` bf16, as above."""
-    argmax: Tensor
-    """``[n]`` int32: the target's most likely next token; -1 where not computed (inside the prompt, last row)."""
+    ids: list[int]
     finished: bool
-    """True when the target ended the answer itself."""
+
+
+class Engine(Protocol):
+    """Who answers."""
+
+    name: str
+
+    def __enter__(self) -> Engine: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Give up processes and memory."""
+
+    def answer(
+        self, prompts: Sequence[list[int]], temperatures: Sequence[float], max_new_tokens: int, key: str
+    ) -> list[Reply]:
+        """One reply a prompt (token ids), greedy where its temperature is 0; ``key`` names the batch, for the seed."""
+
+
+class TorchEngine:
+    """transformers' model in a batched loop of our own."""
+
+    name = "torch"
+
+    def __init__(self, model: Any, eos: int, seed: int) -> None:
+        self.model, self.eos, self.seed = model, eos, seed
+        self.attention = model.config._attn_implementation
+
+    def __enter__(self) -> TorchEngine:
+        use_grouped_attention(self.model)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.model.config._attn_implementation = self.attention
+
+    def answer(
+        self, prompts: Sequence[list[int]], temperatures: Sequence[float], max_new_tokens: int, key: str
+    ) -> list[Reply]:
+        """As ``Engine.answer``; the same tokens for the same seed, key and prompts."""
+        seed = int.from_bytes(hashlib.sha1(f"{self.seed}/{key}".encode()).digest()[:7], "big")
+        generator = torch.Generator(self.model.device).manual_seed(seed)
+        return answer_batch(self.model, prompts, temperatures, max_new_tokens, self.eos, generator)
 
 
 def grouped_attention(
@@ -63,6 +96,7 @@ class SlotCache:
         return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
 
     def get_seq_length(self, *_: Any) -> int:
+        """Tokens stored."""
         return self.length
 
     def keep(self, rows: Tensor) -> None:
@@ -81,81 +115,61 @@ def use_grouped_attention(model: Any) -> None:
 
 @torch.inference_mode()
 def answer_batch(
-    target: Target,
-    prompts: list[list[int]],
+    model: Any,
+    prompts: Sequence[list[int]],
+    temperatures: Sequence[float],
     max_new_tokens: int,
     eos: int,
-    temperature: float = 0.0,
     generator: torch.Generator | None = None,
-) -> list[Answer]:
-    """Answer ``prompts`` (token ids) together, greedily where ``temperature`` is 0; left-padded to the longest."""
-    config, device = target.model.config, target.device
+) -> list[Reply]:
+    """Answer ``prompts`` (token ids) together, left-padded to the longest; greedily where a temperature is 0."""
+    config, device = model.config, model.device
     width = max(len(p) for p in prompts)
-    ids = torch.tensor([[eos] * (width - len(p)) + p for p in prompts], device=device)
     pad = torch.tensor([width - len(p) for p in prompts], device=device)
-    total = width + max_new_tokens
+    sequence = torch.full((len(prompts), width + max_new_tokens), eos, device=device)
+    for row, prompt in enumerate(prompts):
+        sequence[row, width - len(prompt) : width] = torch.tensor(prompt, device=device)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    shape = (len(prompts), config.num_key_value_heads, total, head_dim)
-    cache = SlotCache(config.num_hidden_layers, shape, target.model.dtype, device)
-    columns = torch.arange(total, device=device)
-    lowest = torch.finfo(target.model.dtype).min
+    shape = (len(prompts), config.num_key_value_heads, sequence.shape[1], head_dim)
+    cache = SlotCache(config.num_hidden_layers, shape, model.dtype, device)
+    heat = torch.tensor(temperatures, device=device)
+    columns, lowest = torch.arange(sequence.shape[1], device=device), torch.finfo(model.dtype).min
     live = torch.arange(len(prompts), device=device)  # rows of `sequence` still in the running batch
     done = torch.zeros(len(prompts), dtype=torch.bool, device=device)
-    sequence = torch.nn.functional.pad(ids, (0, max_new_tokens), value=eos)
-    best = torch.full_like(sequence, -1)
-    passes: list[tuple[Tensor, slice]] = []
-    step = ids
-    with target.recording() as record:
-        while cache.length < total - 1 and not bool(done.all()):
-            if int(done[live].sum()) * 4 >= len(live):
-                cache.keep(~done[live])
-                step, live = step[~done[live]], live[~done[live]]
-            rows = torch.arange(cache.length, cache.length + step.shape[1], device=device)
-            end = cache.length + step.shape[1]
-            hidden = (columns[:end] > rows[:, None]) | (columns[:end] < pad[live, None, None])
-            mask = torch.zeros(hidden.shape, dtype=target.model.dtype, device=device).masked_fill_(hidden, lowest)
-            logits = target.model(
-                input_ids=step,
-                attention_mask=mask[:, None],
-                position_ids=(rows[None] - pad[live, None]).clamp_min(0),
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            ).logits[:, -1]
-            passes.append((live, slice(cache.length, end)))
-            cache.length = end
-            best[live, end - 1] = logits.argmax(-1)
-            step = _pick(logits, temperature, generator)[:, None].masked_fill(done[live, None], eos)
-            sequence[live, end] = step[:, 0]
-            done[live] |= step[:, 0] == eos
-    states, final = (_gather(parts, passes, sequence.shape) for parts in (record.fused(), record.final))
-    return [_answer(sequence[i], states[i], final[i], best[i], p, width, eos) for i, p in enumerate(pad.tolist())]
+    step = sequence[:, :width]
+    while cache.length < sequence.shape[1] - 1 and not bool(done.all()):
+        if int(done[live].sum()) * 4 >= len(live):
+            cache.keep(~done[live])
+            step, live = step[~done[live]], live[~done[live]]
+        end = cache.length + step.shape[1]
+        rows = torch.arange(cache.length, end, device=device)
+        hidden = (columns[:end] > rows[:, None]) | (columns[:end] < pad[live, None, None])
+        mask = torch.zeros(hidden.shape, dtype=model.dtype, device=device).masked_fill_(hidden, lowest)
+        logits = model(
+            input_ids=step,
+            attention_mask=mask[:, None],
+            position_ids=(rows[None] - pad[live, None]).clamp_min(0),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits[:, -1]
+        cache.length = end
+        step = _pick(logits, heat[live], generator)[:, None].masked_fill(done[live, None], eos)
+        sequence[live, end] = step[:, 0]
+        done[live] |= step[:, 0] == eos
+    return [_reply(row[width:].tolist(), eos) for row in sequence]
 
 
-def _pick(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
-    if temperature == 0.0:
-        return logits.argmax(-1)
-    return torch.multinomial(torch.softmax(logits.float() / temperature, dim=-1), 1, generator=generator)[:, 0]
+def _pick(logits: Tensor, temperatures: Tensor, generator: torch.Generator | None) -> Tensor:
+    """``[B]`` tokens from ``logits [B, V]``."""
+    best = logits.argmax(-1)
+    warm = temperatures > 0
+    if bool(warm.any()):
+        shares = torch.softmax(logits[warm].float() / temperatures[warm, None], dim=-1)
+        best[warm] = torch.multinomial(shares, 1, generator=generator)[:, 0]
+    return best
 
 
-def _gather(parts: list[Tensor], passes: list[tuple[Tensor, slice]], shape: torch.Size) -> Tensor:
-    """Put the pieces of all passes into one ``[B, n, width]``; positions never computed stay zero."""
-    whole = torch.zeros(*shape, parts[0].shape[-1], dtype=parts[0].dtype, device=parts[0].device)
-    for part, (rows, columns) in zip(parts, passes, strict=True):
-        whole[rows, columns] = part
-    return whole
-
-
-def _answer(ids: Tensor, states: Tensor, final: Tensor, best: Tensor, pad: int, width: int, eos: int) -> Answer:
-    ends = (ids[width:] == eos).nonzero()
-    end = width + int(ends[0]) + 1 if len(ends) else len(ids)
-    argmax = best[pad:end].to(torch.int32).cpu()
-    argmax[-1] = -1
-    return Answer(
-        ids=ids[pad:end].cpu(),
-        prompt_length=width - pad,
-        states=states[pad:end].cpu(),
-        final=final[pad:end].cpu(),
-        argmax=argmax,
-        finished=len(ends) > 0,
-    )
+def _reply(ids: list[int], eos: int) -> Reply:
+    finished = eos in ids
+    return Reply(ids[: ids.index(eos) + 1] if finished else ids, finished)

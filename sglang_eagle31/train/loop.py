@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,40 +16,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from sglang_eagle31.train.data import Sample
-from sglang_eagle31.train.evaluate import Acceptance, acceptance
+from sglang_eagle31.train.evaluate import Score, score_by_source
 from sglang_eagle31.train.model import DraftHead
-from sglang_eagle31.train.ttt import StepResult, collate, ttt_loss
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to optimise."""
-
-    steps: int = 1000
-    minutes: float = 0.0
-    """If positive, the length of the run in wall minutes (over all resumed parts), instead of ``steps``."""
-    ttt: int = 4
-    lr: float = 1e-3
-    output_lr: float = 1.0
-    """Learning rate of ``lm_head`` relative to the rest; 0 keeps the target's own rows."""
-    warmup: float = 0.02
-    """Share of the run."""
-    batch_tokens: int = 2048
-    clip: float = 0.5
-    dropout: float = 0.0
-    """Against overfitting where data are few."""
-    seed: int = 0
-    eval_every: int = 100
-    save_every: int = 100
-    bf16: bool = False
-    """Autocast. Faster on a GPU or a CPU with AMX; slower on a CPU with AVX-512 alone."""
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "ttt", "batch_tokens", "eval_every", "save_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)}: give a number of at least 1")
-        if not 0 <= self.warmup < 1:
-            raise ValueError(f"--warmup {self.warmup}: give a share of the run, at least 0 and below 1")
+from sglang_eagle31.train.options import Options, epoch_batches, steps_of
+from sglang_eagle31.train.ttt import StepResult, collate, row_counts, ttt_loss
 
 
 @dataclass
@@ -66,21 +36,15 @@ class Data:
     """``[V_d]``"""
     t2d: Tensor
     """``[V]`` bool"""
+    features: Callable[[list[Sample]], list[Sample]] = lambda samples: samples
+    """Completes samples that came without the target's states."""
 
-
-def epoch_batches(lengths: list[int], batch_tokens: int, seed: int, epoch: int) -> list[list[int]]:
-    """Sample indices in batches of at most ``batch_tokens`` padded tokens; the order depends on seed and epoch only."""
-    rng = random.Random(f"{seed}/{epoch}")
-    order = sorted(range(len(lengths)), key=lambda i: (lengths[i] + rng.uniform(0, 32), i))
-    batches: list[list[int]] = []
-    for index in order:
-        longest = max([lengths[index], *(lengths[i] for i in batches[-1])]) if batches else 0
-        if batches and longest * (len(batches[-1]) + 1) <= batch_tokens:
-            batches[-1].append(index)
-        else:
-            batches.append([index])
-    rng.shuffle(batches)
-    return batches
+    def digest(self) -> str:
+        """Of the training samples' tokens, in order: two runs with one digest and one seed see the same batches."""
+        whole = hashlib.sha256()
+        for sample in self.train:
+            whole.update(sample.ids.numpy().tobytes() + sample.mask.numpy().tobytes())
+        return whole.hexdigest()[:16]
 
 
 class Trainer:
@@ -93,11 +57,14 @@ class Trainer:
         rest = [p for name, p in head.named_parameters() if name != "lm_head.weight"]
         groups = [{"params": rest, "scale": 1.0}, {"params": [head.lm_head.weight], "scale": options.output_lr}]
         self.optimizer = torch.optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+        self.lengths = [len(s.ids) for s in data.train]
+        self.steps = steps_of(options, self.lengths)
         self.step = self.epoch = self.position = 0
         self.elapsed = 0.0
         self.best = 0.0
         self.parts = [{"from_step": 0, "options": asdict(options)}]
-        self.on_best: Callable[[Acceptance], None] = lambda score: None
+        self.on_best: Callable[[Score], None] = lambda score: None
+        self.smooth: dict[str, float] = {}
         out.mkdir(parents=True, exist_ok=True)
 
     def resume(self) -> None:
@@ -106,6 +73,8 @@ class Trainer:
         self.head.load_state_dict(state["head"])
         self.optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["rng"])
+        if state.get("cuda_rng") is not None:
+            torch.cuda.set_rng_state(state["cuda_rng"])
         self.step, self.epoch, self.position = state["step"], state["epoch"], state["position"]
         self.elapsed, self.best = state["elapsed"], state["best"]
         self.parts = [*state["parts"], {"from_step": self.step, "options": asdict(self.options)}]
@@ -117,6 +86,7 @@ class Trainer:
             "used": self.data.used,
             "optimizer": self.optimizer.state_dict(),
             "rng": torch.get_rng_state(),
+            "cuda_rng": torch.cuda.get_rng_state() if self.data.embedding.is_cuda else None,
             "step": self.step,
             "epoch": self.epoch,
             "position": self.position,
@@ -132,7 +102,7 @@ class Trainer:
         """Share of the run that is done, 0..1."""
         if self.options.minutes > 0:
             return min(1.0, self.elapsed / 60 / self.options.minutes)
-        return min(1.0, self.step / self.options.steps)
+        return min(1.0, self.step / self.steps)
 
     def learning_rate(self) -> float:
         """Linear warm-up, then half a cosine down to zero."""
@@ -142,9 +112,8 @@ class Trainer:
         return self.options.lr * 0.5 * (1 + math.cos(math.pi * (done - warmup) / (1 - warmup)))
 
     def _batches(self) -> Iterator[list[int]]:
-        lengths = [len(s.ids) for s in self.data.train]
         while True:
-            batches = epoch_batches(lengths, self.options.batch_tokens, self.options.seed, self.epoch)
+            batches = epoch_batches(self.lengths, self.options.batch_tokens, self.options.seed, self.epoch)
             while self.position < len(batches):
                 self.position += 1
                 yield batches[self.position - 1]
@@ -152,15 +121,15 @@ class Trainer:
 
     def run(self, stop_at: int | None = None) -> None:
         """Optimise to the end of the run, or until step ``stop_at`` (as an interruption would)."""
-        bar = tqdm(total=None if self.options.minutes > 0 else self.options.steps, initial=self.step, unit="step")
-        smooth: dict[str, float] = {}
+        bar = tqdm(total=None if self.options.minutes > 0 else self.steps, initial=self.step, unit="step")
         batches = self._batches()
         while self.progress < 1.0 and self.step != stop_at:
             began = time.monotonic()
-            result = self._optimise(next(batches))
+            results = self._optimise([next(batches) for _ in range(self.options.accumulate)])
             self.step += 1
             self.elapsed += time.monotonic() - began
-            self._log(result, bar, smooth)
+            bar.update()
+            self._log(results, bar)
             last = self.progress >= 1.0
             if self.data.held_out and (last or self.step % self.options.eval_every == 0):
                 self.evaluate()
@@ -168,48 +137,65 @@ class Trainer:
                 self.save()
         bar.close()
 
-    def _optimise(self, indices: list[int]) -> StepResult:
-        data, device = self.data, self.data.embedding.device
+    def _optimise(self, groups: Sequence[list[int]]) -> list[StepResult]:
+        """One step on the gradient of all ``groups`` of samples, as if they were one batch."""
+        data, options, device = self.data, self.options, self.data.embedding.device
         for group in self.optimizer.param_groups:
             group["lr"] = group["scale"] * self.learning_rate()
         self.head.train()
-        batch = collate([data.train[i] for i in indices], device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=self.options.bf16):
-            result = ttt_loss(self.head, batch, data.embedding, data.target_rows, data.t2d, self.options.ttt)
-        if result.rows:
-            self.optimizer.zero_grad(set_to_none=True)
+        batches = [data.features([data.train[i] for i in indices]) for indices in groups]
+        counts = [row_counts(samples, data.t2d, options.ttt) for samples in batches]
+        totals = [sum(column) for column in zip(*counts, strict=True)]
+        if totals[0] == 0:
+            return []
+        self.optimizer.zero_grad(set_to_none=True)
+        results = []
+        for samples, count in zip(batches, counts, strict=True):
+            if count[0] == 0:
+                continue
+            batch = collate(samples, device)
+            with torch.autocast(device.type, torch.bfloat16, enabled=options.bf16):
+                arguments = (data.embedding, data.target_rows, data.t2d, options.ttt, totals)
+                result = ttt_loss(self.head, batch, *arguments)
             torch.autograd.backward(result.loss)
-            torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.options.clip)
-            self.optimizer.step()
-        return result
+            results.append(result)
+        torch.nn.utils.clip_grad_norm_(self.head.parameters(), options.clip)
+        self.optimizer.step()
+        return results
 
-    def _log(self, result: StepResult, bar: Any, smooth: dict[str, float]) -> None:
-        if not result.rows:
+    def _log(self, results: list[StepResult], bar: Any) -> None:
+        if not results:
             return
-        now = {"loss": result.losses[0], **{f"acc{i}": a for i, a in enumerate(result.accuracy)}}
-        now["accept"] = 1.0 + sum(result.full_accuracy)
-        for name, value in now.items():
-            smooth[name] = 0.95 * smooth.get(name, value) + 0.05 * value
-        bar.update()
-        bar.set_postfix({k: f"{v:.3f}" for k, v in smooth.items()}, refresh=False)
-        self._write(
-            {
-                "step": self.step,
-                "epoch": self.epoch,
-                "minutes": round(self.elapsed / 60, 3),
-                "lr": self.learning_rate(),
-                "rows": result.rows,
-                "losses": result.losses,
-                "accuracy": result.accuracy,
-                "full_accuracy": result.full_accuracy,
-            }
+        losses, hits, full, rows = (
+            torch.stack([getattr(r, name) for r in results]).sum(0) for name in ("losses", "hits", "full_hits", "rows")
         )
+        rows = rows.clamp_min(1)
+        score = Score(int(rows[0]), (full / rows).tolist())
+        entry: dict[str, Any] = {
+            "step": self.step,
+            "epoch": self.epoch,
+            "minutes": round(self.elapsed / 60, 3),
+            "lr": self.learning_rate(),
+            "rows": score.rows,
+            "losses": (losses / rows).tolist(),
+            "accuracy": (hits / rows).tolist(),
+            "full_accuracy": score.full,
+            "conditional": score.conditional,
+            "accept_length": score.accept_length(),
+        }
+        self._write(entry)
+        now = {"loss": entry["losses"][0], "acc0": entry["accuracy"][0], "accept": entry["accept_length"]}
+        for name, value in now.items():
+            self.smooth[name] = 0.95 * self.smooth.get(name, value) + 0.05 * value
+        bar.set_postfix({k: f"{v:.3f}" for k, v in self.smooth.items()}, refresh=False)
 
-    def evaluate(self) -> Acceptance:
-        """Score the held-out samples with chains of 3; the best weights so far go to ``best.pt``."""
-        score = acceptance(self.head, self.data.held_out, self.data.embedding, self.data.used, steps=3)
+    def evaluate(self) -> Score:
+        """Score the held-out samples with chains of ``eval_depth``; the best weights so far go to ``best.pt``."""
+        held_out = self.data.features(self.data.held_out)
+        score = score_by_source(self.head, held_out, self.data.embedding, self.data.used, self.options.eval_depth)
         self._write({"step": self.step, "minutes": round(self.elapsed / 60, 3), "held_out": score.to_dict()})
-        tqdm.write(f"step {self.step}: held-out accept length {score.accept_length():.3f}, by depth {score.full}")
+        depths = " ".join(f"{share:.3f}" for share in score.full)
+        tqdm.write(f"step {self.step}: held-out accept length {score.accept_length():.3f}, by depth {depths}")
         if score.accept_length() > self.best:
             self.best = score.accept_length()
             torch.save({"head": self.head.state_dict(), "step": self.step}, self.out / "best.partial")
@@ -225,6 +211,8 @@ class Trainer:
         """For the provenance file: every resumed part with its own options."""
         return {
             "parts": self.parts,
+            "data_digest": self.data.digest(),
+            "steps": self.steps,
             "steps_done": self.step,
             "epochs": self.epoch,
             "wall_hours": self.elapsed / 3600,

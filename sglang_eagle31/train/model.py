@@ -32,10 +32,16 @@ class DraftConfig:
     max_position_embeddings: int
     rms_norm_eps: float
     rope_theta: float
+    window: int | None = None
+    """Keys that a query sees, itself included; None: all."""
+    trained_depth: int = 0
+    """Unrolled steps of the training; 0: unknown. Changes nothing in what the head computes."""
 
     def __post_init__(self) -> None:
         if self.variant not in VARIANTS:
-            raise ValueError(f"--variant {self.variant}: choose one of {', '.join(VARIANTS)}")
+            raise ValueError(f"--variant {self.variant}: unknown; fix: one of {', '.join(VARIANTS)}")
+        if self.window is not None and self.window < 1:
+            raise ValueError(f"--window {self.window}: a window counts its own key; fix: a number of at least 1")
 
     @property
     def fc_norm(self) -> bool:
@@ -52,19 +58,27 @@ class DraftConfig:
 
 
 def config_for(
-    target: Any, variant: str, boundaries: tuple[int, ...], draft_vocab: int, intermediate: int = 0
+    target: Any,
+    variant: str,
+    boundaries: tuple[int, ...],
+    draft_vocab: int,
+    window: int | None = None,
+    trained_depth: int = 0,
 ) -> DraftConfig:
-    """A one-layer head of the target's own shape; ``target`` is a Hugging Face Llama-type config."""
+    """A one-layer head of the target's own shape; ``target`` is a Hugging Face Llama-type config.
+
+    Raises ValueError for a target with scaled RoPE, whose heads this trainer cannot train.
+    """
     rope = getattr(target, "rope_parameters", None) or {}
     kind = rope.get("rope_type", "default")
     if kind != "default":
-        raise ValueError(f"--target: RoPE type '{kind}' is not supported by this trainer; use a target with plain RoPE")
+        raise ValueError(f"--target: RoPE type '{kind}', expected plain RoPE; fix: train with SpecForge (--emit)")
     return DraftConfig(
         variant=variant,
         boundaries=boundaries,
         hidden_size=target.hidden_size,
         target_hidden_size=target.hidden_size,
-        intermediate_size=intermediate or target.intermediate_size,
+        intermediate_size=target.intermediate_size,
         num_attention_heads=target.num_attention_heads,
         num_key_value_heads=target.num_key_value_heads,
         head_dim=getattr(target, "head_dim", None) or target.hidden_size // target.num_attention_heads,
@@ -73,6 +87,8 @@ def config_for(
         max_position_embeddings=target.max_position_embeddings,
         rms_norm_eps=target.rms_norm_eps,
         rope_theta=float(rope["rope_theta"] if "rope_theta" in rope else target.rope_theta),
+        window=window,
+        trained_depth=trained_depth,
     )
 
 
@@ -84,13 +100,17 @@ def rope_tables(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor,
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply RoPE to ``x [..., n, d]``, pairing channel ``i`` with ``i + d/2`` (the Llama convention)."""
+    """Apply RoPE to ``x [..., d]``, pairing channel ``i`` with ``i + d/2`` (the Llama convention)."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
 class Attention(nn.Module):
-    """Projections only; what attends to what is the caller's affair."""
+    """Projections only; what attends to what is the caller's affair.
+
+    The input is ``[embedding; state]``. Its two halves are projected apart: a token's half is the same at every step of
+    the unrolled computation, so it is computed once.
+    """
 
     def __init__(self, c: DraftConfig) -> None:
         super().__init__()
@@ -98,19 +118,28 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(2 * c.hidden_size, c.num_key_value_heads * c.head_dim, bias=False)
         self.v_proj = nn.Linear(2 * c.hidden_size, c.num_key_value_heads * c.head_dim, bias=False)
         self.o_proj = nn.Linear(c.num_attention_heads * c.head_dim, c.hidden_size, bias=False)
-        self.kv, self.head_dim = c.num_key_value_heads, c.head_dim
+        self.hidden, self.kv, self.head_dim = c.hidden_size, c.num_key_value_heads, c.head_dim
+        self.widths = (c.num_attention_heads * c.head_dim, 2 * c.num_key_value_heads * c.head_dim)
 
-    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``x [B, n, 2H]`` to ``q [B, kv, group, n, d]``, ``k, v [B, kv, n, d]``; q and k rotated."""
-        batch, n, _ = x.shape
-        q = self.q_proj(x).view(batch, n, self.kv, -1, self.head_dim).permute(0, 2, 3, 1, 4)
-        k = self.k_proj(x).view(batch, n, self.kv, self.head_dim).transpose(1, 2)
-        v = self.v_proj(x).view(batch, n, self.kv, self.head_dim).transpose(1, 2)
-        return rotate(q, cos, sin), rotate(k, cos, sin), v
+    def halves(self) -> tuple[Tensor, Tensor]:
+        """``(W_embedding, W_state)``, each ``[q + k + v, H]``."""
+        whole = torch.cat([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight])
+        embedding, state = whole.split(self.hidden, dim=1)
+        return embedding.contiguous(), state.contiguous()
+
+    def queries(self, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Projected ``[..., q]`` to rotated ``[..., kv, group, d]``; ``cos, sin [..., d/2]``."""
+        shaped = q.unflatten(-1, (self.kv, -1, self.head_dim))
+        return rotate(shaped, cos[..., None, None, :], sin[..., None, None, :])
+
+    def keys_values(self, kv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Projected ``[..., k + v]`` to rotated keys and values, ``[..., kv, d]`` each."""
+        k, v = kv.unflatten(-1, (2, self.kv, self.head_dim)).unbind(-3)
+        return rotate(k, cos[..., None, :], sin[..., None, :]), v
 
     def merge(self, heads: Tensor) -> Tensor:
-        """``[B, kv, group, n, d]`` to ``[B, n, H]``."""
-        merged: Tensor = self.o_proj(heads.permute(0, 3, 1, 2, 4).flatten(2))
+        """``[..., kv, group, d]`` to ``[..., H]``."""
+        merged: Tensor = self.o_proj(heads.flatten(-3))
         return merged
 
 
@@ -164,13 +193,17 @@ class DraftHead(nn.Module):
         return F.dropout(x, self.dropout, self.training) if self.dropout > 0 else x
 
     def fuse(self, states: Tensor) -> Tensor:
-        """Captured states ``[..., K*H_t]`` to the first step's feature ``g [..., H]``."""
+        """Captured states ``[..., K*H_t]`` to the first step's feature ``g [..., H]``; not reduced by autocast."""
         fused: Tensor = self.fc(self._drop(self.normed_states(states)))
-        return fused
+        return fused.to(self.fc.weight.dtype)
 
-    def attention_input(self, embeds: Tensor, g: Tensor) -> Tensor:
-        """``[..., 2H]``: the normed embedding first, the normed feature second."""
-        return self._drop(torch.cat([self.midlayer.input_layernorm(embeds), self.midlayer.hidden_norm(g)], dim=-1))
+    def embedding_input(self, embeds: Tensor) -> Tensor:
+        """The first half of what attention reads, ``[..., H]``: the normed embedding."""
+        return self._drop(self.midlayer.input_layernorm(embeds))
+
+    def state_input(self, g: Tensor) -> Tensor:
+        """The second half of what attention reads, ``[..., H]``: the normed feature."""
+        return self._drop(self.midlayer.hidden_norm(g))
 
     def finish(self, g: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
         """After attention: ``(state for lm_head [..., H], feature for the next step [..., H])``."""

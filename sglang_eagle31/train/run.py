@@ -3,169 +3,121 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
+import json
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from sglang_eagle31.train import initial, vocab
-from sglang_eagle31.train.data import Sample, answer_tokens, load_shards, read_jsonl
-from sglang_eagle31.train.evaluate import Acceptance
+from sglang_eagle31.demo.report import provenance
+from sglang_eagle31.train.emit import emit
+from sglang_eagle31.train.evaluate import Score
 from sglang_eagle31.train.export import export
-from sglang_eagle31.train.loop import Data, Options, Trainer
-from sglang_eagle31.train.make_data import AnswerOptions, answer_prompts, features_of
-from sglang_eagle31.train.model import DraftHead, config_for
-from sglang_eagle31.train.prompts import CORPORA, Prompt, all_prompts
-from sglang_eagle31.train.target import Target, load_target
+from sglang_eagle31.train.loop import Trainer
+from sglang_eagle31.train.model import VARIANTS
+from sglang_eagle31.train.options import Options
+from sglang_eagle31.train.plot import plot
+from sglang_eagle31.train.prepare import Prepared, make_head, prepare
 
 
-def run(args: argparse.Namespace) -> int:
-    """Make the samples that are missing, train, export the best head. Returns 0."""
+def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Train, export the best head; or draw a finished run, or write another trainer's config. Returns 0."""
+    if args.plot is not None:
+        print(plot(args.plot))
+        return 0
+    if args.target is None:
+        raise ValueError("--target: missing; fix: give the target's folder")
+    options = read_options(args)  # a mistake shows before the slow part
+    if args.emit is not None:
+        kind, folder = args.emit
+        for path in emit(kind, Path(folder), args, options):
+            print(path)
+        return 0
+    if args.out is None:
+        raise ValueError("--out: missing; fix: give a folder for the run")
     if args.threads:
         torch.set_num_threads(args.threads)
-    if (args.out / "checkpoint.pt").exists() != args.resume and not args.make_data:
-        state, fix = ("no", "leave --resume out") if args.resume else ("a", "add --resume, or choose another folder")
-        raise ValueError(f"--out {args.out}: there is {state} checkpoint.pt in it; {fix}")
-    _options(args)  # a mistake shows before the slow part
-    torch.manual_seed(args.seed)
-    dtype = torch.float32 if args.device == "cpu" else torch.bfloat16
-    target, tokenizer = load_target(args.target, _boundaries(args.layers), args.device, dtype)
-    samples = args.samples or args.out / "samples"
-    if args.make_data or not list(samples.glob("shard-*.safetensors")):
-        kept = _make_samples(args, target, tokenizer, samples)
-        print(f"{kept} answer tokens in {samples}")
-        if args.make_data:
-            return 0
-    held_out = _held_out(args, target, tokenizer)
-    train = [s for s in load_shards(samples, len(target.boundaries)) if s.info["id"] not in _ids(held_out)]
-    trainer, facts = _prepare(args, target, train, held_out)
-    del target
-    if args.resume:
-        trainer.resume()
-    head_dir = args.head_dir or args.out / "head"
-    trainer.on_best = lambda score: _export(head_dir, trainer, facts, score)
-    trainer.run()
-    if not held_out:
-        _export(head_dir, trainer, facts, None)
-    print(f"head: {head_dir}")
+    if args.pair:
+        return _pair(args, options, argv)
+    _check_folder(args.out, args.resume)
+    prepared = prepare(args, args.out)
+    _train(args, options, prepared, args.variant, args.out, argv)
     return 0
 
 
-def _boundaries(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"--layers {text}: give boundaries as numbers, for example 2,15,27") from None
+def read_options(args: argparse.Namespace) -> Options:
+    """The options of the optimiser. Raises ValueError for values that cannot be."""
+    given = {field.name: getattr(args, field.name) for field in fields(Options) if hasattr(args, field.name)}
+    bf16 = args.precision == "bf16" or (args.precision == "auto" and args.device == "cuda")
+    return Options(**given, bf16=bf16)
 
 
-def _options(args: argparse.Namespace) -> Options:
-    return Options(**{field.name: getattr(args, field.name) for field in fields(Options) if hasattr(args, field.name)})
+def _check_folder(out: Path, resume: bool) -> None:
+    if (out / "checkpoint.pt").exists() != resume:
+        state, fix = ("no", "leave --resume out") if resume else ("a", "add --resume, or choose another folder")
+        raise ValueError(f"--out {out}: there is {state} checkpoint.pt in it; fix: {fix}")
 
 
-def _share(text: str) -> tuple[int, int]:
-    first, _, second = text.partition("/")
-    if not (first.isdigit() and second.isdigit() and int(first) < int(second)):
-        raise ValueError(f"--worker {text}: give I/N with I below N, for example 0/2 and 1/2")
-    return int(first), int(second)
+def _train(
+    args: argparse.Namespace, options: Options, prepared: Prepared, variant: str, out: Path, argv: Sequence[str]
+) -> dict[str, Any]:
+    """One head into ``out/head``; returns what its provenance file says."""
+    resumed = args.resume and (out / "checkpoint.pt").exists()
+    head, facts = make_head(args, prepared, variant, resumed)
+    data = prepared.data
+    coverage = prepared.facts["vocabulary_coverage"]
+    print(f"{variant}: {len(data.train)} samples to train on, {len(data.held_out)} held out, vocabulary {coverage}")
+    trainer = Trainer(head.to(data.embedding.device), data, options, out)
+    if resumed:
+        trainer.resume()
+    folder = args.head_dir or out / "head"
+    whole = {**provenance(_short(argv)), **prepared.facts, **facts}
+
+    def write(score: Score | None) -> None:
+        record = {**whole, "training": trainer.describe(), "evaluation": score.to_dict() if score else None}
+        export(folder, trainer.head, data.used, record)
+
+    trainer.on_best = write
+    trainer.run()
+    if not data.held_out:
+        write(None)
+    print(f"head: {folder}")
+    print(f"curves: {plot(out)}")
+    made: dict[str, Any] = json.loads((folder / "provenance.json").read_text())
+    return made
 
 
-def _ids(samples: list[Sample]) -> set[str]:
-    return {s.info["id"] for s in samples}
-
-
-def _make_samples(args: argparse.Namespace, target: Target, tokenizer: Any, out: Path) -> int:
-    if (args.data is None) == (args.prompts is None):
-        raise ValueError("--data / --prompts: give exactly one of them (there are no samples yet)")
-    worker, workers = _share(args.worker)
-    if args.data is not None:
-        return features_of(target, tokenizer, args.data, out, args.max_length)
-    if args.prompts == "demo":
-        from sglang_eagle31.demo.model import default_cache_dir
-
-        prompts = [p for p in all_prompts(default_cache_dir(), args.seed) if not p.held_out]
-    else:
-        prompts = _prompts(Path(args.prompts))
-    return answer_prompts(
-        target,
-        tokenizer,
-        prompts[worker::workers],
-        out,
-        AnswerOptions(batch=args.data_batch, max_new_tokens=args.max_new_tokens, seed=args.seed),
-        worker=worker,
-        minutes=args.data_minutes,
-    )
-
-
-def _prompts(path: Path) -> list[Prompt]:
-    return [
-        Prompt(str(e.get("id", i)), str(e.get("source", path.name)), str(e.get("topic", "")), e["messages"], False)
-        for i, e in enumerate(read_jsonl(path))
-    ]
-
-
-def _held_out(args: argparse.Namespace, target: Target, tokenizer: Any) -> list[Sample]:
-    """Greedy answers to --held-out, made once; answers that loop were cut where the loop starts."""
-    if args.held_out is None:
-        return []
-    folder = args.out / "held_out"
-    if not list(folder.glob("shard-*.safetensors")):
-        options = AnswerOptions(batch=24, max_new_tokens=128, sampled_share=0, second_turns=False)
-        answer_prompts(target, tokenizer, _prompts(args.held_out), folder, options)
-    return load_shards(folder, len(target.boundaries))
-
-
-def _prepare(
-    args: argparse.Namespace, target: Target, train: list[Sample], held_out: list[Sample]
-) -> tuple[Trainer, dict[str, Any]]:
-    config = target.model.config
-    counts = vocab.count_tokens(((s.ids, s.mask) for s in train), config.vocab_size)
-    if args.resume:  # the data may have grown meanwhile; the vocabulary must not change
-        used = torch.load(args.out / "checkpoint.pt", weights_only=True)["used"].cpu()
-    else:
-        used = vocab.choose(counts, args.draft_vocab)
-    held_counts = vocab.count_tokens(((s.ids, s.mask) for s in held_out), config.vocab_size)
-    head = DraftHead(config_for(config, args.variant, target.boundaries, len(used)))
-    embedding = target.embedding.float().cpu()
-    rows = target.head.float().cpu()[used]
-    gain = target.model.model.norm.weight.float().cpu()
-    facts: dict[str, Any] = {
-        "target": Path(args.target).name,
-        "head": head.config.to_dict(),
-        "data": _sources(args, train),
-        "held_out": {"prompts": len(held_out), "answer_tokens": answer_tokens(held_out)},
-        "vocabulary_coverage": {"train": vocab.coverage(counts, used), "held_out": vocab.coverage(held_counts, used)},
+def _pair(args: argparse.Namespace, options: Options, argv: Sequence[str]) -> int:
+    """Both variants on the same batches in the same order, then pair.json beside them."""
+    if options.minutes > 0:
+        raise ValueError(f"--pair with --minutes {options.minutes}: twins take equal steps; fix: --steps or --epochs")
+    if args.init not in ("closed-form", "random") or args.head_dir is not None:
+        raise ValueError("--pair with --init FOLDER or --head-dir: twins start alike; fix: leave these out")
+    folders = {variant: args.out / variant for variant in VARIANTS}
+    if any((folder / "checkpoint.pt").exists() for folder in folders.values()) != args.resume:
+        _check_folder(next((f for f in folders.values() if (f / "checkpoint.pt").exists()), args.out), args.resume)
+    prepared = prepare(args, args.out)
+    heads = {v: _train(args, options, prepared, v, folder, argv) for v, folder in folders.items()}
+    digests = {made["training"]["data_digest"] for made in heads.values()}
+    if len(digests) > 1:
+        raise ValueError(f"--out {args.out}: the twins saw other data ({sorted(digests)}); fix: train both again")
+    record = {
+        **provenance(_short(argv)),
+        "seed": options.seed,
+        "steps": {v: made["training"]["steps"] for v, made in heads.items()},
+        "best_step": {v: made["training"]["steps_done"] for v, made in heads.items()},
+        "options": {field.name: getattr(options, field.name) for field in fields(Options)},
+        "data_digest": digests.pop(),
+        "heads": {v: f"{v}/head" for v in heads},
+        "evaluation": {v: made["evaluation"] for v, made in heads.items()},
     }
-    if args.init == "closed-form" and not args.resume:
-        facts["closed_form_explained_variance"] = initial.closed_form(head, train, embedding, rows, gain, args.seed)
-    print(f"train {len(train)} samples, {answer_tokens(train)} answer tokens; {facts['vocabulary_coverage']}")
-    device = torch.device(args.device)
-    data = Data(
-        train,
-        held_out,
-        embedding.to(device),
-        rows.to(device),
-        used.to(device),
-        vocab.maps(used, config.vocab_size)[1].to(device),
-    )
-    return Trainer(head.to(device), data, _options(args), args.out), facts
+    (args.out / "pair.json").write_text(json.dumps(record, indent=2) + "\n")
+    print(f"pair: {args.out / 'pair.json'}")
+    return 0
 
 
-def _sources(args: argparse.Namespace, train: list[Sample]) -> dict[str, Any]:
-    return {
-        "answers": "written by the target itself",
-        "samples": len(train),
-        "tokens": sum(len(s.ids) for s in train),
-        "answer_tokens": answer_tokens(train),
-        "samples_by_source": dict(Counter(s.info["source"] for s in train)),
-        "sampled_at_temperature": dict(Counter(str(s.info.get("temperature")) for s in train)),
-        "corpora": CORPORA if args.prompts == "demo" or args.data is None else {},
-    }
-
-
-def _export(folder: Path, trainer: Trainer, facts: dict[str, Any], score: Acceptance | None) -> None:
-    provenance = {**facts, "training": trainer.describe(), "evaluation": score.to_dict() if score else None}
-    export(folder, trainer.head, trainer.data.used, provenance)
+def _short(argv: Sequence[str]) -> list[str]:
+    """Paths cut to their last part."""
+    return [Path(a).name if a.startswith(("/", "~")) else a for a in argv]

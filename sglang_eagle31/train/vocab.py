@@ -19,7 +19,7 @@ def count_tokens(texts: Iterable[tuple[Tensor, Tensor]], vocab_size: int) -> Ten
 def choose(counts: Tensor, size: int) -> Tensor:
     """Sorted ids ``[V_d]`` of the ``size`` most frequent tokens; ties go to the smaller id."""
     if not 0 < size <= len(counts):
-        raise ValueError(f"--draft-vocab {size}: choose 1..{len(counts)}, the target's vocabulary")
+        raise ValueError(f"--draft-vocab {size}: not a part of the vocabulary; fix: 1 to {len(counts)}")
     return torch.sort(torch.sort(counts, descending=True, stable=True).indices[:size]).values
 
 
