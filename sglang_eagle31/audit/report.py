@@ -10,7 +10,7 @@ from sglang_eagle31.audit.elsewhere import Outcome, predict
 from sglang_eagle31.audit.target import guess_target, read_target
 from sglang_eagle31.drafter.checkpoint import Checkpoint, local_folder
 from sglang_eagle31.drafter.kinship import embedding_cosine
-from sglang_eagle31.drafter.load import resolve
+from sglang_eagle31.drafter.load import brief, resolve
 from sglang_eagle31.drafter.reading import Reading, Target
 
 Verdict = Literal["exact", "needs-override", "refused"]
@@ -81,7 +81,7 @@ def verdict(reading: Reading, reasons: list[str]) -> Verdict:
     """``needs-override`` when every reason is a question that an override answers."""
     if not reasons:
         return "exact"
-    return "needs-override" if set(reasons) <= set(reading.questions.values()) else "refused"
+    return "needs-override" if set(reasons) <= set(brief(list(reading.questions.values()))) else "refused"
 
 
 def _complete(reading: Reading) -> bool:

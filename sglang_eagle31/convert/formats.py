@@ -12,11 +12,12 @@ from typing import Any
 
 from sglang_eagle31.audit.elsewhere import sglang_capture
 from sglang_eagle31.drafter.dialects.layer_ids import IDS
-from sglang_eagle31.drafter.dialects.layout import CONVERTED
 from sglang_eagle31.drafter.reading import Target
 from sglang_eagle31.drafter.spec import DrafterSpec
 
 LAYER_IN_SPECFORGE = "midlayer."
+OWN_OF_SPECULATORS = ("target_hidden_size", "torch_dtype")
+"""Keys that speculators writes at the top level and not in the nested layer config."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,6 @@ def sglang(spec: DrafterSpec, target: Target, dtype: str) -> dict[str, Any]:
         "norm_output": spec.feedback == "post",
         **_norms(spec),
         "eagle_config": {"use_aux_hidden_state": spec.use_aux_hidden_state},
-        CONVERTED: True,
     }
     if spec.use_aux_hidden_state:
         config["eagle_config"][IDS] = _ids_for(spec, target)
@@ -69,7 +69,6 @@ def specforge(spec: DrafterSpec, target: Target, dtype: str) -> dict[str, Any]:
         "norm_output": spec.feedback == "post",
         "fc_norm": spec.pre_fc_norm == "fc_norm",
         "eagle_config": {IDS: [b - 1 for b in spec.boundaries], "use_aux_hidden_state": True},
-        CONVERTED: True,
     }
 
 
@@ -86,9 +85,9 @@ def vllm(spec: DrafterSpec, target: Target, dtype: str) -> dict[str, Any]:
             "norm_output": spec.feedback == "post",
             "norm_before_residual": spec.residual == "post",
             IDS: list(spec.boundaries),
-            CONVERTED: True,
         }
-    layer = _layers(spec, dtype) | {"model_type": "qwen3" if spec.qk_norm else "llama"}
+    layer = {name: value for name, value in _layers(spec, dtype).items() if name not in OWN_OF_SPECULATORS}
+    layer |= {"model_type": "qwen3" if spec.qk_norm else "llama"}
     layer |= {"attention_bias": spec.qkv_bias, "mlp_bias": spec.mlp_bias}
     if spec.sliding_window is not None:
         sliding = ["sliding_attention"] * spec.num_layers
@@ -111,9 +110,7 @@ def vllm(spec: DrafterSpec, target: Target, dtype: str) -> dict[str, Any]:
         "fc_norm": spec.pre_fc_norm == "fc_norm",
         "norm_output": spec.feedback == "post",
         IDS: list(spec.boundaries),
-        "tie_word_embeddings": False,
         "torch_dtype": dtype,
-        CONVERTED: True,
     }
 
 

@@ -13,15 +13,15 @@ from typing import Any
 from sglang_eagle31.audit.elsewhere import predict
 from sglang_eagle31.audit.report import COPY
 from sglang_eagle31.audit.target import guess_target, read_target
-from sglang_eagle31.convert.formats import FORMATS, Format
+from sglang_eagle31.convert.formats import FORMATS
 from sglang_eagle31.drafter.checkpoint import Checkpoint, local_folder
-from sglang_eagle31.drafter.kinship import embedding_cosine
+from sglang_eagle31.drafter.dialects.converted import CONVERTED
+from sglang_eagle31.drafter.kinship import DTYPES, embedding_cosine
 from sglang_eagle31.drafter.load import resolve
 from sglang_eagle31.drafter.reading import Reading, Target
 from sglang_eagle31.drafter.spec import FIRST_NORMS, DrafterSpec
 
 NAME = "model.safetensors"
-DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
 SPECFORGE: Mapping[str, tuple[Any, ...]] = {
     "attention": ("gqa",),
@@ -82,7 +82,7 @@ def convert(
             raise ValueError(_listing(f"{path} is not settled", reasons))
         made = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=_parent(out)))
         try:
-            _write(head, reading, target, FORMATS[to], made)
+            _write(head, reading, target, to, made)
             reasons = check(made, to, target, reading.spec())
             if reasons:
                 raise ValueError(_listing(f"the format {to} cannot express this head", reasons))
@@ -113,11 +113,11 @@ def check(folder: Path, to: str, target: Target, spec: DrafterSpec) -> list[str]
     return [f"{name} would read back as {getattr(found, name)!r}" for name in unequal]
 
 
-def _write(head: Checkpoint, reading: Reading, target: Target, form: Format, folder: Path) -> None:
+def _write(head: Checkpoint, reading: Reading, target: Target, to: str, folder: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
-    spec = reading.spec()
+    spec, form = reading.spec(), FORMATS[to]
     kept = {new: old for old, new in reading.names.items()}
     name = kept.get("embed_tokens.weight")
     if name and target.folder and (embedding_cosine(head, name, target.folder) or 0.0) >= COPY:
@@ -133,7 +133,8 @@ def _write(head: Checkpoint, reading: Reading, target: Target, form: Format, fol
         tensors["t2d"] = torch.zeros(spec.vocab_size, dtype=torch.bool).index_fill_(0, used, True)
     dtype = DTYPES.get(head.tensors[kept["layers.0.post_attention_layernorm.weight"]].dtype, "bfloat16")
     save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / NAME, {"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(form.config(spec, target, dtype), indent=1))
+    made = {"to": to, "trained_by": spec.producer, "boundaries": list(spec.boundaries)}
+    (folder / "config.json").write_text(json.dumps({**form.config(spec, target, dtype), CONVERTED: made}, indent=1))
 
 
 def _unpickled(folder: Path, scratch: Path) -> Path:

@@ -15,6 +15,9 @@ ROWS = 64
 UNRELATED = 0.15
 """Mean absolute cosine below which rows of the two embeddings are called unrelated: that of random rows of width 576 is
 0.03, that of a fine-tuned embedding is near 1."""
+DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+"""safetensors' names of the dtypes that a head may have, and torch's."""
+LOSES = {"BF16": ("float16",), "F16": ("bfloat16",), "F32": ("bfloat16", "float16")}
 EMBEDDINGS = ("model.embed_tokens.weight", "embed_tokens.weight", "language_model.model.embed_tokens.weight")
 
 
@@ -45,6 +48,15 @@ def embedding_notes(head: Checkpoint, name: str, target: Path) -> list[str]:
     ]
 
 
+def dtype_notes(head: Checkpoint, dtype: str) -> list[str]:
+    """A note when the draft, which runs in the target's dtype, loses something of the head's weights."""
+    kinds = sorted({tensor.dtype for tensor in head.tensors.values()} & set(DTYPES))
+    lossy = [kind for kind in kinds if dtype in LOSES[kind]]
+    if not lossy:
+        return []
+    return [f"weights of the head are {', '.join(lossy)}, and the draft runs in the target's {dtype}: they are rounded"]
+
+
 def embedding_cosine(head: Checkpoint, name: str, target: Path) -> float | None:
     """Mean absolute cosine of sampled rows of the head's embedding and the target's; 0 if some are not numbers.
 
@@ -52,7 +64,10 @@ def embedding_cosine(head: Checkpoint, name: str, target: Path) -> float | None:
     """
     import torch
 
-    files = tensor_files(target)
+    try:
+        files = tensor_files(target)
+    except ValueError:  # whether the target's own files are whole is its loader's affair
+        return None
     found = next((item for item in EMBEDDINGS if item in files), None)
     if found is None or files[found].shape != head.tensors[name].shape:
         return None

@@ -59,6 +59,7 @@ def _resolve(head: Checkpoint, target: Target, overrides: Mapping[str, str]) -> 
     spec = reading.spec()
     reasons += check_target(spec, target) + check_boundaries(spec, target) + check_latent(spec)
     reasons += check_tensors(spec, head, reading.names)
+    reading.notes += [] if reasons else kinship.dtype_notes(head, target.dtype)
     if target.folder is not None and not reasons:
         reasons += kinship.tokenizer_reasons(head.folder, target.folder)
         name = {new: old for old, new in reading.names.items()}.get("embed_tokens.weight")

@@ -18,7 +18,7 @@ SWITCHES: tuple[Case, ...] = (
         "broken",
         "`norm_before_residual: true`",
         head("vllm", config={**LLAMA, "norm_before_residual": True}, trained={"residual": "post"}),
-        {"producer": "vllm"},
+        {"residual": "post"},
         reports=("vllm-project/speculators#1065",),
     ),
     Case(
@@ -68,7 +68,7 @@ SWITCHES: tuple[Case, ...] = (
             change=_both_norms,
             pre_fc_norm="fc_norm",
         ),
-        {"pre_fc_norm": "fc_norm"},
+        {"pre_fc_norm": "fc_norm", "feedback": "pre"},
         ("vllm-project/speculators#610",),
     ),
     Case(
@@ -134,7 +134,7 @@ UNTOLD: tuple[Case, ...] = (
         "rope_base",
         "untold",
         "trained with RoPE base 10000, whatever `rope_theta` in its config says",
-        head("angelslim", trained={"rope_theta": 10000.0}),
+        head("angelslim", config={"rope_theta": 1e6}, trained={"rope_theta": 10000.0}),
         {"rope_theta": "10000"},
         ("wejoncy/sfllm#32",),
     ),

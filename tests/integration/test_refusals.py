@@ -97,7 +97,7 @@ def tree(steps: int, topk: int, tokens: int) -> list[str]:
         ("too many draft tokens", ["--speculative-num-draft-tokens 32", "has only 7 tokens", "or less"]),
         ("short head", ["2048 positions", "context is 8192", "6144 more", "--context-length 2048"]),
         ("short head served anyway", ["RESOLVED EAGLE3"]),
-        ("shallow target", ["captured layers [2, 4, 5] are outside 0..3", "aux_layers"]),
+        ("shallow target", ["captured layers [2, 4, 5] are outside 0..4", "aux_layers"]),
         ("no capture", ["--model-path", "GPT2LMHeadModel", "set_eagle3_layers_to_capture", "fix:"]),
         ("unknown option", ["EXIT 2", "--eagle31-overide", "did you mean --eagle31-override"]),
         ("unknown key", ["--eagle31-override colour=red", "unknown key", "aux_layers"]),

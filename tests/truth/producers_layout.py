@@ -50,6 +50,10 @@ class Head:
         return str(self.dtype).removeprefix("torch.")
 
 
+DOUBTFUL_BASE = ("safeailab", "angelslim")
+"""Their training code used RoPE base 10000 whatever the config said."""
+
+
 @dataclass(frozen=True)
 class Variant:
     """One thing that a producer writes.
@@ -76,7 +80,9 @@ class Variant:
     refused: str = ""
 
     def shaped(self, shape: Shape) -> Shape:
-        """``shape`` with the RoPE scaling that this variant's models have."""
+        """``shape`` with the RoPE scaling that this variant's models have, and the only base that is not in doubt."""
+        if self.producer in DOUBTFUL_BASE:
+            return replace(shape, rope_theta=10000.0)
         if not self.yarn or shape.rope_scaling is not None:
             return shape
         return replace(shape, rope_scaling=yarn(shape))

@@ -45,7 +45,7 @@ LAYOUTS: Mapping[str, dict[str, Any]] = {
         "norm_output": True,
         "eagle_config": {IDS: [1, 5, 8], "use_aux_hidden_state": True},
     },
-    "safeailab": {"architectures": ["LlamaForCausalLM"]},
+    "safeailab": {"architectures": ["LlamaForCausalLM"], "rope_theta": 10000.0},
     "vllm": {"architectures": ["Eagle3Qwen3ForCausalLM"], IDS: [2, 6, 9], "norm_before_residual": False},
     "torchspec": {
         "architectures": ["LlamaForCausalLMEagle3"],

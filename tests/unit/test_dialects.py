@@ -43,7 +43,7 @@ def test_each_layout_is_recognised_and_read(tmp_path: Path, layout: str) -> None
         feedback=spec.feedback,
         later_norm=spec.later_norm,
         vocab_map=True,
-        rope_theta=500000.0,
+        rope_theta=heads.LAYOUTS[layout].get("rope_theta", 500000.0),
         max_position_embeddings=512,
     )
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from truth import producers
 
 from sglang_eagle31.drafter.checkpoint import Checkpoint
-from sglang_eagle31.drafter.kinship import UNRELATED, embedding_cosine
+from sglang_eagle31.drafter.kinship import UNRELATED, dtype_notes, embedding_cosine
 from sglang_eagle31.drafter.load import resolve
 
 NAME = "model.embed_tokens.weight"
@@ -159,3 +159,27 @@ def test_a_target_in_shards_is_read_by_its_index(tmp_path: Path) -> None:
     index = {"weight_map": {NAME: "model-1.safetensors", "lm_head.weight": "model-2.safetensors"}}
     (target / "model.safetensors.index.json").write_text(json.dumps(index))
     assert embedding_cosine(head, NAME, target) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("made", "served", "rounded"),
+    [
+        (torch.float32, "bfloat16", "F32"),
+        (torch.float16, "bfloat16", "F16"),
+        (torch.bfloat16, "float16", "BF16"),
+        (torch.bfloat16, "float32", None),
+        (torch.float32, "float32", None),
+    ],
+)
+def test_rounded_weights_are_noted(tmp_path: Path, made: torch.dtype, served: str, rounded: str | None) -> None:
+    head = Checkpoint.read(producers.write(tmp_path / "head", "specforge", dtype=made))
+    notes = dtype_notes(head, served)
+    assert bool(notes) == (rounded is not None)
+    assert rounded is None or (rounded in notes[0] and served in notes[0])
+
+
+def test_a_target_whose_files_cannot_be_read_is_not_compared(tmp_path: Path) -> None:
+    head = Checkpoint.read(producers.write(tmp_path / "head", "torchspec"))
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "model.safetensors").write_bytes(b"cut off")
+    assert embedding_cosine(head, "embed_tokens.weight", tmp_path / "target") is None

@@ -66,10 +66,15 @@ def test_a_part_of_a_head_may_be_rotated(config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("variant", ["safeailab", "angelslim"])
 @pytest.mark.parametrize(("theta", "noted"), [(50000.0, True), (10000.0, False), (..., False)])
-def test_a_base_that_training_ignored_is_noted(variant: str, theta: Any, noted: bool) -> None:
-    reading, reasons = resolve(heads.bend(heads.kept(variant), config={"rope_theta": theta}), heads.target_of(), {})
-    assert reasons == []
-    assert [("rope_theta=10000" in note) for note in reading.notes] == ([True] if noted else [])
+def test_a_base_that_training_ignored_is_a_question(variant: str, theta: Any, noted: bool) -> None:
+    head = heads.bend(heads.kept(variant), config={"rope_theta": theta})
+    _, reasons = resolve(head, heads.target_of(), {})
+    assert [("rope_theta=10000 if" in reason and "rope_theta=50000 if" in reason) for reason in reasons] == [
+        True
+    ] * noted
+    for answer in ("10000", "50000"):
+        reading, reasons = resolve(head, heads.target_of(), {"rope_theta": answer})
+        assert reasons == [] and reading.spec().rope_theta == float(answer)
 
 
 BASES = {"rope_parameters": {"rope_type": "linear", "factor": 2.0}, "rope_scaling": {"type": "linear", "factor": 4.0}}

@@ -12,6 +12,7 @@ from typing import Protocol
 from sglang_eagle31.drafter.checkpoint import Checkpoint
 from sglang_eagle31.drafter.dialects import (
     angelslim,
+    converted,
     modelopt,
     native,
     nemo,
@@ -79,7 +80,8 @@ def read(head: Checkpoint, target: Target, overrides: Mapping[str, str] | None =
         known = ", ".join(DIALECTS)
         refusal = f"--eagle31-override producer={asked}: unknown producer; known: {known}; fix: one of these"
         return Reading("unknown", refusals=[refusal])
-    for key, dialect in DIALECTS.items():
+    ours: Dialect = converted
+    for key, dialect in (("converted", ours), *DIALECTS.items()):
         evidence = f"--eagle31-override producer={asked}" if asked == key else dialect.recognise(head)
         if evidence is None or asked not in (None, key):
             continue

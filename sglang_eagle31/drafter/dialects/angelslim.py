@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sglang_eagle31.drafter.checkpoint import Checkpoint
 from sglang_eagle31.drafter.dialects.layout import Rules
+from sglang_eagle31.drafter.dialects.rope import ask_base
 from sglang_eagle31.drafter.keys import Keys
 from sglang_eagle31.drafter.reading import Reading, Target
 
@@ -25,8 +26,4 @@ def rules(head: Checkpoint) -> Rules:
 
 def settle(head: Checkpoint, target: Target, reading: Reading, keys: Keys) -> None:
     """EAGLE-3 as its trainer has it; its RoPE base is doubtful."""
-    if reading.values["rope_theta"] != 10000.0:
-        reading.notes.append(
-            f"its training code used RoPE base 10000 whatever the config said, its inference code uses rope_theta="
-            f"{reading.values['rope_theta']:g} as here; if acceptance is low, try --eagle31-override rope_theta=10000"
-        )
+    ask_base(reading)

@@ -32,6 +32,9 @@ def read_ids(
         ids = [int(item) for item in found.value]
         meaning = f"{found.source}={ids}, layer {convention}s"
         reading.put("boundaries", tuple(item + shift for item in ids), meaning)
+        if convention == "output" and are_default(ids, target) and not look_copied(ids, target):
+            why = f"in {reading.producer} heads they are layer outputs, but these are the default layer inputs"
+            ask_convention(reading, ids, f"{why} of a target of {target.num_layers} layers")
         if stray is not None and stray.value != found.value:
             reading.ask("aux_layers", f"config.json has {found.where}={ids} and {stray.where}={stray.value}", OVERRIDE)
         return

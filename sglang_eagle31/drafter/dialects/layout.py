@@ -19,8 +19,6 @@ from sglang_eagle31.drafter.keys import EAGLE, Found, Keys
 from sglang_eagle31.drafter.reading import Reading, Target
 
 IDS = "eagle_aux_hidden_state_layer_ids"
-CONVERTED = "eagle31_converted"
-"""Key that `convert` writes: ``norm_output`` is the feedback, and layer ids are in the convention of the format."""
 IGNORED = re.compile(r"^(t2d|(.*\.)?rotary_emb\.inv_freq|verifier_(lm_head|norm)\..*)$")
 LLAMA: Mapping[str, Any] = {"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 2048}
 

@@ -54,6 +54,18 @@ def read_rope(reading: Reading, keys: Keys) -> None:
     _partial(reading, keys, inner)
 
 
+def ask_base(reading: Reading) -> None:
+    """Where the training code used base 10000 whatever the config said, another base in the config is a question."""
+    base = reading.values["rope_theta"]
+    if base != 10000.0:
+        reading.ask(
+            "rope_theta",
+            f"config.json has rope_theta={base:g}; the training code of {reading.producer} used RoPE base 10000 "
+            "whatever the config said, its inference code reads the config",
+            f"rope_theta=10000 if it was trained by that code, rope_theta={base:g} if by one that reads the config",
+        )
+
+
 def _differ(one: Found, other: Found) -> bool:
     """Whether two statements of the same disagree; a base or a part that only one of them has is no disagreement."""
     both = set(one.value) & set(other.value)

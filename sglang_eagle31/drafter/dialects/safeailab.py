@@ -5,6 +5,7 @@ from __future__ import annotations
 from sglang_eagle31.drafter.checkpoint import Checkpoint
 from sglang_eagle31.drafter.dialects import layer_ids
 from sglang_eagle31.drafter.dialects.layout import Rules
+from sglang_eagle31.drafter.dialects.rope import ask_base
 from sglang_eagle31.drafter.keys import Keys
 from sglang_eagle31.drafter.reading import Reading, Target
 
@@ -36,8 +37,4 @@ def settle(head: Checkpoint, target: Target, reading: Reading, keys: Keys) -> No
             "config.json has no eagle_config and the file no t2d, which SafeAILab writes: it may have lost layer ids"
         )
         reading.ask("aux_layers", found, layer_ids.OVERRIDE)
-    if reading.values["rope_theta"] != 10000.0:
-        reading.notes.append(
-            f"its training code used RoPE base 10000 whatever the config said, its inference code uses rope_theta="
-            f"{reading.values['rope_theta']:g} as here; if acceptance is low, try --eagle31-override rope_theta=10000"
-        )
+    ask_base(reading)

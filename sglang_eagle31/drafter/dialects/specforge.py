@@ -2,13 +2,13 @@
 
 What ``norm_output`` meant changed with its PR 879 (September 2026): before it, the flag decided only whether the logits
 are normed, and the un-normed state was fed back whatever it said; since then it decides the feedback. The files of both
-look the same, unless this package converted them.
+look the same.
 """
 
 from __future__ import annotations
 
 from sglang_eagle31.drafter.checkpoint import Checkpoint
-from sglang_eagle31.drafter.dialects.layout import CONVERTED, Rules, norm_output_is_feedback
+from sglang_eagle31.drafter.dialects.layout import Rules, norm_output_is_feedback
 from sglang_eagle31.drafter.keys import Keys
 from sglang_eagle31.drafter.reading import Reading, Target
 
@@ -17,8 +17,6 @@ NAME = "SpecForge"
 
 def recognise(head: Checkpoint) -> str | None:
     """By its class name together with ``t2d``; forks of it name the layers ``layers.N``."""
-    if CONVERTED in head.config and "speculators_model_type" not in head.config:
-        return f"config key {CONVERTED}"
     named = "LlamaForCausalLMEagle3" in head.architectures
     layer = next((name for name in ("midlayer", "layers") if any(t.startswith(f"{name}.") for t in head.tensors)), None)
     found = named and layer and "t2d" in head.tensors
@@ -34,8 +32,6 @@ def rules(head: Checkpoint) -> Rules:
 def settle(head: Checkpoint, target: Target, reading: Reading, keys: Keys) -> None:
     """Without ``norm_output`` the head is EAGLE-3; with it the files cannot tell which meaning it was trained with."""
     flag = norm_output_is_feedback(reading, keys)
-    if keys.find(CONVERTED):
-        return
     if flag is None and reading.values.get("pre_fc_norm") == "fc_norm":
         reading.ask(
             "feedback",

@@ -11,7 +11,7 @@ from typing import Any
 
 from sglang_eagle31.drafter.checkpoint import Checkpoint
 from sglang_eagle31.drafter.dialects import layer_ids
-from sglang_eagle31.drafter.dialects.layout import CONVERTED, LLAMA, Rules, norm_output_is_feedback
+from sglang_eagle31.drafter.dialects.layout import LLAMA, Rules, norm_output_is_feedback
 from sglang_eagle31.drafter.dialects.window import by_layer_types
 from sglang_eagle31.drafter.keys import EAGLE, Keys
 from sglang_eagle31.drafter.reading import Reading, Target
@@ -99,8 +99,6 @@ def settle(head: Checkpoint, target: Target, reading: Reading, keys: Keys) -> No
 
 def _converted(target: Target, reading: Reading, keys: Keys) -> None:
     """A converter copies ids; what only the trainer writes (window, norm before fc, post-norm feedback) excludes it."""
-    if keys.find(CONVERTED, ""):
-        return
     values = reading.values
     trained = values["sliding_window"] is not None or values["pre_fc_norm"] != "none" or values["feedback"] == "post"
     ids = keys.ids(layer_ids.IDS, "")
