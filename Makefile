@@ -19,7 +19,7 @@ export TOKENIZERS_PARALLELISM := false
 # Seconds after which a ring is ended: far above what it takes on two CPU cores.
 UNIT_DEADLINE ?= 180
 SEAMS_DEADLINE ?= 240
-SERVED_DEADLINE ?= 1200
+SERVED_DEADLINE ?= 1500
 # SIGTERM first, so that running tests can end their servers.
 DEADLINE = timeout --foreground --kill-after=60
 

@@ -49,6 +49,7 @@ SEMANTIC: Mapping[str, tuple[Any, ...]] = {
     "mla_use_nope": (None, False),
     "mla_use_output_gate": (None, False),
     "hidden_act": (None, "silu"),
+    "hidden_activation": (None, "silu"),
     "query_pre_attn_scalar": (None,),
     "attn_output_gate": (None, False),
 }

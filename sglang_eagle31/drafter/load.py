@@ -57,7 +57,7 @@ def _resolve(head: Checkpoint, target: Target, overrides: Mapping[str, str]) -> 
     if reading.refusals or not reading.values or {"aux_layers", "pre_fc_norm"} & set(reading.questions):
         return reading, reasons
     spec = reading.spec()
-    reasons += check_target(spec, target) + check_boundaries(spec, target) + check_latent(spec)
+    reasons += check_target(spec, target) + check_boundaries(spec, target) + check_latent(spec) + check_positions(spec)
     reasons += check_tensors(spec, head, reading.names)
     reading.notes += [] if reasons else kinship.dtype_notes(head, target.dtype)
     if target.folder is not None and not reasons:
@@ -126,6 +126,26 @@ def check_latent(spec: DrafterSpec) -> list[str]:
             f"an MLA head with config partial_rotary_factor={spec.partial_rotary_factor}; fix: serve it elsewhere"
         )
     return reasons
+
+
+def check_positions(spec: DrafterSpec) -> list[str]:
+    """A reason when yarn's ramp is upside down, or ends before the head's positions do: SGLang has no more of them."""
+    scaling = spec.rope_scaling or {}
+    if scaling.get("rope_type") != "yarn":
+        return []
+    fast, slow = scaling.get("beta_fast") or 32, scaling.get("beta_slow") or 1
+    if not fast > slow:
+        found = f"{spec.sources.get('rope_scaling', 'rope_scaling')} has beta_fast={fast}, beta_slow={slow}"
+        return [f"{found}, and yarn's ramp goes from the one down to the other; fix: correct them"]
+    original = scaling.get("original_max_position_embeddings") or spec.max_position_embeddings
+    reach = int(float(original) * float(scaling["factor"]))
+    if reach >= spec.max_position_embeddings:
+        return []
+    source = spec.sources.get("max_position_embeddings", "max_position_embeddings")
+    return [
+        f"{source}={spec.max_position_embeddings}, but yarn stretches {original:g} positions by {scaling['factor']:g} "
+        f"to {reach}, where SGLang's end; fix: --eagle31-override max_position_embeddings={reach}"
+    ]
 
 
 def check_boundaries(spec: DrafterSpec, target: Target) -> list[str]:

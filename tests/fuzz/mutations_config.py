@@ -191,6 +191,7 @@ def config_foreign(head: Head, rng: random.Random) -> str:
     fresh = sorted(set(config) - set(head.config)) or sorted(config)
     key = rng.choice(fresh)
     head.config[key] = copy.deepcopy(config[key])
+    head.other = other if key == "eagle_config" else ""
     return f"{key} of {other}"
 
 

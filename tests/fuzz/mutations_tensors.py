@@ -54,6 +54,8 @@ def tensor_prefix_all(head: Head, rng: random.Random) -> str:
     if list(named) == list(head.tensors):
         return ""
     head.tensors = named
+    if head.variant.startswith("angelslim"):  # its class name with layers.N is vLLM's layout
+        head.other = "vllm"
     return f"{old!r} -> {new!r}"
 
 
@@ -132,6 +134,8 @@ def tensor_duplicate(head: Head, rng: random.Random) -> str:
     pairs = [("midlayer.", "layers.0."), ("layers.0.", "midlayer."), ("midlayer.0.", "layers.0."), ("fc_norm", "aux_n")]
     pairs += [("", "model."), ("layers.0.", "model.layers.0."), ("", rng.choice(PREFIXES)), ("layers.0.", "layers.00.")]
     names = sorted({new + bare.removeprefix(old) for old, new in pairs if bare.startswith(old)} - set(head.tensors))
+    if not names:
+        return ""
     other = rng.choice(names)
     value = head.tensors[name]
     head.tensors[other] = value.clone() if rng.random() < 0.5 else torch.zeros_like(value)

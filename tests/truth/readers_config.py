@@ -79,7 +79,8 @@ def rope(config: Config, facts: Config) -> dict[str, Any]:
     max_positions = int(facts.get("max_position_embeddings") or integer(config, "max_position_embeddings", 2048))
     stated = [dict(section(config, key)) for key in ("rope_scaling", "rope_parameters")]
     agree = all(stated[1][key] == value for key, value in stated[0].items() if key in stated[1])
-    kept = [{k: v for k, v in d.items() if k not in ("rope_theta", "partial_rotary_factor")} for d in stated if d]
+    apart = ("rope_theta", "partial_rotary_factor")  # a key that is null states nothing
+    kept = [{k: v for k, v in d.items() if k not in apart and v is not None} for d in stated if d]
     require(agree and all(d == kept[0] for d in kept), f"rope scaling is stated as {stated}")
     scaling = {**stated[0], **stated[1]}
     kind = only((scaling.pop("rope_type", None), scaling.pop("type", None)), "rope type") or "default"

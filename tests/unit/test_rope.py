@@ -179,10 +179,20 @@ def test_yarn_s_mscale_enters_the_softmax_scale_of_those_who_trained_with_it(
 ) -> None:
     scaling = {**YARN, "factor": factor, "mscale_all_dim": all_dim}
     key = "rope_parameters" if variant == "nemo_mla" else "rope_scaling"
-    config = {key: {**scaling, "rope_theta": 50000.0}}
+    config = {key: {**scaling, "rope_theta": 50000.0}, "max_position_embeddings": 2048}
     spec = spec_of(variant, heads.answers(variant), config=config)
     mscale = 0.1 * (all_dim or 0.0) * math.log(factor) + 1.0 if variant != "nemo_mla" else 1.0
     assert spec.softmax_scale == pytest.approx(mscale**2 / math.sqrt(24), rel=1e-12)
+
+
+@pytest.mark.parametrize(("factor", "fits"), [(4.0, True), (2.0, False)])
+def test_yarn_must_reach_as_far_as_the_head(factor: float, fits: bool) -> None:
+    """SGLang has a table of the stretched positions; a position past it is an error while serving."""
+    head = heads.bend(heads.kept("specforge"), config={"rope_scaling": {**YARN, "factor": factor}})
+    _, reasons = resolve(head, heads.target_of(), {})
+    assert bool(reasons) != fits
+    assert fits or "fix: --eagle31-override max_position_embeddings=4096" in reasons[0]
+    assert resolve(head, heads.target_of(), {"max_position_embeddings": "4096"})[1] == []
 
 
 @pytest.mark.parametrize(

@@ -137,3 +137,12 @@ def test_architectures_of_another_type_are_refused(architectures: Any) -> None:
         _, reasons = resolve(head, heads.target_of(), {})
         assert len(reasons) == 1 and "fix: " in reasons[0]
         assert f"architectures={architectures!r}, expected a list of class names" in reasons[0]
+
+
+def test_marks_of_two_producers_are_asked_about() -> None:
+    head = heads.bend(heads.kept("modelopt_megatron_full_vocab"), config={"_torchspec_version": "0.2"})
+    reading, reasons = resolve(head, heads.target_of(), {})
+    assert len(reasons) == 1 and set(reasons) == set(reading.questions.values())
+    assert "producer=torchspec or producer=modelopt" in reasons[0] and "_torchspec_version" in reasons[0]
+    reading, reasons = resolve(head, heads.target_of(), {"producer": "modelopt"})
+    assert reasons == [] and reading.producer == "ModelOpt"

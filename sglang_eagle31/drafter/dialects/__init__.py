@@ -26,6 +26,7 @@ from sglang_eagle31.drafter.dialects import (
     torchspec_mla,
     vllm,
 )
+from sglang_eagle31.drafter.dialects.converted import CONVERTED
 from sglang_eagle31.drafter.dialects.layout import Rules, finish, read_layout
 from sglang_eagle31.drafter.keys import Keys
 from sglang_eagle31.drafter.reading import Reading, Target
@@ -61,6 +62,8 @@ DIALECTS: Mapping[str, Dialect] = {
     "safeailab": safeailab,
 }
 """By the word that ``--eagle31-override producer=`` takes."""
+KIN = {"torchspec_mla": "torchspec", "nvidia": "modelopt"}
+"""Dialects that share their marks with another."""
 
 
 def read(head: Checkpoint, target: Target, overrides: Mapping[str, str] | None = None) -> Reading:
@@ -80,6 +83,9 @@ def read(head: Checkpoint, target: Target, overrides: Mapping[str, str] | None =
         known = ", ".join(DIALECTS)
         refusal = f"--eagle31-override producer={asked}: unknown producer; known: {known}; fix: one of these"
         return Reading("unknown", refusals=[refusal])
+    contradiction = None if asked else _contradiction(head)
+    if contradiction is not None:
+        return contradiction
     ours: Dialect = converted
     for key, dialect in (("converted", ours), *DIALECTS.items()):
         evidence = f"--eagle31-override producer={asked}" if asked == key else dialect.recognise(head)
@@ -92,6 +98,21 @@ def read(head: Checkpoint, target: Target, overrides: Mapping[str, str] | None =
             dialect.settle(head, target, reading, keys)
         return finish(reading, keys, rules, given)
     return _unknown(head)
+
+
+def _contradiction(head: Checkpoint) -> Reading | None:
+    """Keys that only one producer writes, of two of them: their rules differ, so neither is believed."""
+    found: dict[str, str] = {}
+    for key, dialect in DIALECTS.items():
+        evidence = dialect.recognise(head)
+        if evidence is not None and evidence.startswith("config key") and CONVERTED not in head.config:
+            found.setdefault(KIN.get(key, key), evidence)
+    if len(found) < 2:
+        return None
+    marks = " and ".join(f"{evidence} of {key}" for key, evidence in found.items())
+    names = " or ".join(f"producer={key}" for key in found)
+    refusal = f"config.json has marks of several producers: {marks}; fix: --eagle31-override {names}"
+    return Reading("unknown", questions={"producer": refusal})
 
 
 def _unknown(head: Checkpoint) -> Reading:

@@ -40,6 +40,7 @@ class Rules:
         pre_fc: the norms before ``fc`` that it trains.
         shares_head: whether a head may leave ``lm_head`` to the target: never, where ``draft_vocab_size`` is null, or
             with the full vocabulary.
+        gemma_keys: whether ``hidden_activation``, Gemma's name of ``hidden_act``, speaks of the head.
         later: the norms before the attention of its layers after the first; without, its heads have one layer.
     """
 
@@ -55,6 +56,7 @@ class Rules:
     ignored: frozenset[str] = frozenset()
     pre_fc: tuple[str, ...] = ("none", "fc_norm")
     shares_head: Literal["never", "null", "full"] = "never"
+    gemma_keys: bool = False
     later: tuple[str, ...] = ()
 
 
@@ -68,7 +70,7 @@ def read_layout(head: Checkpoint, target: Target, rules: Rules) -> tuple[Reading
     keys = Keys(head.config, rules.places, rules.defaults, rules.class_name, reading.refusals)
     keys.check_sections()
     _names(head, reading, rules)
-    _switches(reading, keys)
+    _switches(reading, keys, rules)
     _bias_flags(reading, keys, rules)
     sizes.read_sizes(head, target, reading, keys)
     if reading.values.get("num_layers", 0) < 1:
@@ -140,7 +142,7 @@ def _names(head: Checkpoint, reading: Reading, rules: Rules) -> None:
         reading.names[name] = canonical
 
 
-def _switches(reading: Reading, keys: Keys) -> None:
+def _switches(reading: Reading, keys: Keys, rules: Rules) -> None:
     names = set(reading.names.values())
     _pre_fc_norm(reading, keys, names)
     for switch, tensor in (
@@ -162,7 +164,7 @@ def _switches(reading: Reading, keys: Keys) -> None:
     kind = "both" if len(later) == 2 else later[0] if later else "hidden_norm"
     reading.put("later_norm", kind, f"tensors layers.1.{kind}" if later else "one layer")
     reading.put("final_norm", True, "EAGLE-3's final norm")
-    _activation(reading, keys)
+    _activation(reading, keys, rules)
 
 
 def _pre_fc_norm(reading: Reading, keys: Keys, names: set[str]) -> None:
@@ -205,8 +207,8 @@ def _bias_flags(reading: Reading, keys: Keys, rules: Rules) -> None:
             )
 
 
-def _activation(reading: Reading, keys: Keys) -> None:
-    act, other = keys.text("hidden_act"), keys.text("hidden_activation")
+def _activation(reading: Reading, keys: Keys, rules: Rules) -> None:
+    act, other = keys.text("hidden_act"), keys.text("hidden_activation") if rules.gemma_keys else None
     if act and other and act.value != other.value:
         has = f"config.json has {act.where}={act.value!r} and {other.where}={other.value!r}"
         reading.refusals.append(f"{has}; fix: keep the one it was trained with")

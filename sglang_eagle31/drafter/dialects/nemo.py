@@ -25,7 +25,9 @@ def rules(head: Checkpoint) -> Rules:
     """Ids are not written: the default layers. Its config is the target's, whose keys mean nothing in the head."""
     target_keys = {"qk_norm", "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"}
     target_keys |= {"quantization_config", "compression_config", "num_experts_per_tok", "norm_topk_prob"}
-    return Rules(NAME, ((r"^model\.", ""),), ids_at=(), bias_flags=True, ignored=frozenset(target_keys))
+    return Rules(
+        NAME, ((r"^model\.", ""),), ids_at=(), bias_flags=True, gemma_keys=True, ignored=frozenset(target_keys)
+    )
 
 
 def settle(head: Checkpoint, target: Target, reading: Reading, keys: Keys) -> None:

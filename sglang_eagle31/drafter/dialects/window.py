@@ -9,7 +9,7 @@ from sglang_eagle31.drafter.reading import Reading
 def by_layer_types(reading: Reading, keys: Keys) -> None:
     """transformers' rule: a layer of type ``sliding_attention`` sees ``sliding_window`` keys, with itself."""
     window, types = keys.count("sliding_window"), keys.find("layer_types")
-    keys.flag("use_sliding_window"), keys.count("max_window_layers")
+    used, first = keys.flag("use_sliding_window"), keys.count("max_window_layers")
     kinds = types.value if types and isinstance(types.value, list) else []
     if types and (not kinds or not set(map(str, kinds)) <= {"full_attention", "sliding_attention"}):
         reading.refusals.append(f"config.json has {types.where}={types.value!r}; fix: full_ or sliding_attention each")
@@ -18,6 +18,9 @@ def by_layer_types(reading: Reading, keys: Keys) -> None:
         has = f"{types.where} has {len(kinds)} layers, the tensors {reading.values['num_layers']}"
         reading.refusals.append(f"config.json: {has}; fix: export the head again")
         return
+    if not types and used is not None and used.value and (first or window):
+        has = f"config.json has {used.where}=true without layer_types, and which layers slide is up to the class"
+        reading.ask("sliding_window", has, "sliding_window=W if all see W keys, itself included, sliding_window=none")
     sliding = [kind == "sliding_attention" for kind in kinds]
     if not any(sliding):
         reading.put("sliding_window", None, types.source if types else "no layer_types: full attention")
