@@ -210,7 +210,7 @@ def misread(weights: Mapping[str, Tensor], switches: Switches, **wrong: Any) -> 
 
 def wrong_readings(switches: Switches) -> list[dict[str, Any]]:
     """Every switch on its own, set to what it could be mistaken for."""
-    found: list[dict[str, Any]] = [{"rope_theta": 10000.0}]
+    found: list[dict[str, Any]] = [{"rope_theta": 10000.0 if switches.rope_theta != 10000.0 else 500000.0}]
     if len(switches.first_norms) == 2:
         found.append({"residual": "pre" if switches.residual == "post" else "post"})
         found.append({"double_norm": not switches.double_norm})
