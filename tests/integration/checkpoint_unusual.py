@@ -18,7 +18,7 @@ SWITCHES: tuple[Case, ...] = (
         "broken",
         "`norm_before_residual: true`",
         head("vllm", config={**LLAMA, "norm_before_residual": True}, trained={"residual": "post"}),
-        {"residual": "post"},
+        {"producer": "vllm"},
         reports=("vllm-project/speculators#1065",),
     ),
     Case(
