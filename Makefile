@@ -17,9 +17,9 @@ export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
 # Seconds after which a ring is ended: far above what it takes on two CPU cores.
-UNIT_DEADLINE ?= 180
+UNIT_DEADLINE ?= 300
 SEAMS_DEADLINE ?= 240
-SERVED_DEADLINE ?= 1500
+SERVED_DEADLINE ?= 1800
 # SIGTERM first, so that running tests can end their servers.
 DEADLINE = timeout --foreground --kill-after=60
 
