@@ -27,13 +27,11 @@ class Format:
     Attributes:
         config: config.json of a spec on a target.
         rename: canonical tensor name to the format's.
-        with_t2d: whether the mask of used target tokens is written beside ``d2t``.
         always_d2t: whether ``d2t`` is written even when the vocabularies are the same (zeros then).
     """
 
     config: Callable[[DrafterSpec, Target, str], dict[str, Any]]
     rename: Callable[[str], str]
-    with_t2d: bool = True
     always_d2t: bool = False
 
 

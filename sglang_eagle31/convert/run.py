@@ -128,7 +128,7 @@ def _write(head: Checkpoint, reading: Reading, target: Target, to: str, folder: 
     tensors = {form.rename(new): head.load(old) for new, old in kept.items()}
     if "d2t" not in tensors and form.always_d2t:
         tensors["d2t"] = torch.zeros(spec.draft_vocab_size, dtype=torch.int64)
-    if "d2t" in tensors and form.with_t2d:
+    if "d2t" in tensors:
         used = tensors["d2t"].long() + torch.arange(spec.draft_vocab_size)
         tensors["t2d"] = torch.zeros(spec.vocab_size, dtype=torch.bool).index_fill_(0, used, True)
     dtype = DTYPES.get(head.tensors[kept["layers.0.post_attention_layernorm.weight"]].dtype, "bfloat16")

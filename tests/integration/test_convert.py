@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -31,16 +30,7 @@ EXPRESSIBLE = {
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The target's config.json."""
-    folder = tmp_path_factory.mktemp("target")
-    config = {
-        "architectures": [SHAPE.target_architecture],
-        "num_hidden_layers": SHAPE.target_layers,
-        "hidden_size": SHAPE.target_hidden,
-        "vocab_size": SHAPE.vocab,
-        "max_position_embeddings": SHAPE.max_positions,
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    return producers.write_target(tmp_path_factory.mktemp("target"), SHAPE)
 
 
 @pytest.mark.parametrize("to", FORMATS)

@@ -48,6 +48,22 @@ def save(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor],
     return folder
 
 
+def write_target(folder: Path, shape: Shape | None = None, **changes: Any) -> Path:
+    """The config.json of the target that heads of ``shape`` are for, with ``changes`` on top; it has no weights."""
+    shape = shape or Shape()
+    config = {
+        "architectures": [shape.target_architecture],
+        "num_hidden_layers": shape.target_layers,
+        "hidden_size": shape.target_hidden,
+        "vocab_size": shape.vocab,
+        "max_position_embeddings": shape.max_positions,
+        **changes,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
 def write(
     folder: Path,
     variant: str,

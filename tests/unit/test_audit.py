@@ -21,23 +21,9 @@ SHAPE = producers.Shape()
 FIELDS = {"verdict", "producer", "reasons", "spec", "elsewhere", "notes", "head", "target", "evidence", "variant"}
 
 
-def write_target(folder: Path, **changes: Any) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    config = {
-        "architectures": [SHAPE.target_architecture],
-        "num_hidden_layers": SHAPE.target_layers,
-        "hidden_size": SHAPE.target_hidden,
-        "vocab_size": SHAPE.vocab,
-        "max_position_embeddings": SHAPE.max_positions,
-        **changes,
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    return write_target(tmp_path / "target")
+    return producers.write_target(tmp_path / "target")
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -122,20 +108,20 @@ def test_without_a_target_the_head_speaks_for_it(tmp_path: Path) -> None:
 def test_the_head_of_another_target(tmp_path: Path, changes: dict[str, int], named: str) -> None:
     boundaries = (2, 5, 6) if "num_hidden_layers" in changes else SHAPE.boundaries
     head = producers.write(tmp_path / "head", "torchspec31", producers.Shape(boundaries=boundaries))
-    report = audit(str(head), str(write_target(tmp_path / "target", **changes)))
+    report = audit(str(head), str(producers.write_target(tmp_path / "target", **changes)))
     assert report.verdict == "refused"
     assert any(named in reason and "fix:" in reason for reason in report.reasons)
 
 
 def test_a_long_target_is_noted(tmp_path: Path) -> None:
     head = producers.write(tmp_path / "head", "torchspec31", SHAPE)
-    report = audit(str(head), str(write_target(tmp_path / "target", max_position_embeddings=100_000)))
+    report = audit(str(head), str(producers.write_target(tmp_path / "target", max_position_embeddings=100_000)))
     assert report.verdict == "exact"
     assert any("--context-length" in note and "100000" in note for note in report.notes)
 
 
 def test_a_multimodal_target_s_text_config(tmp_path: Path) -> None:
-    folder = write_target(tmp_path / "target")
+    folder = producers.write_target(tmp_path / "target")
     config = json.loads((folder / "config.json").read_text())
     wrapped = {"architectures": config.pop("architectures"), "text_config": config}
     (folder / "config.json").write_text(json.dumps(wrapped))
@@ -195,7 +181,7 @@ def test_a_70b_target_takes_no_more_time_or_memory(tmp_path: Path) -> None:
     head = producers.write(
         tmp_path / "head", "torchspec", shape, weights=producers.head("torchspec", shape, own_embedding=True)
     )
-    target = write_target(tmp_path / "target", num_hidden_layers=80, hidden_size=8192, vocab_size=128256)
+    target = producers.write_target(tmp_path / "target", num_hidden_layers=80, hidden_size=8192, vocab_size=128256)
     write_headers(target, 80, 8192, 128256, 28672)
     size = sum(file.stat().st_size for file in target.glob("*.safetensors"))
     assert size > 130e9  # bytes that are not there: the files are sparse

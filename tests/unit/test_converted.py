@@ -23,17 +23,7 @@ from sglang_eagle31.drafter.reading import Reading
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    folder = tmp_path / "target"
-    folder.mkdir()
-    config = {
-        "architectures": [SHAPE.target_architecture],
-        "num_hidden_layers": SHAPE.target_layers,
-        "hidden_size": SHAPE.target_hidden,
-        "vocab_size": SHAPE.vocab,
-        "max_position_embeddings": SHAPE.max_positions,
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    return producers.write_target(tmp_path / "target", SHAPE)
 
 
 def made(tmp_path: Path, target: Path, to: str, **changes: Any) -> tuple[Reading, list[str]]:
