@@ -36,14 +36,27 @@ class SGLangEngine:
     def answer(
         self, prompts: Sequence[list[int]], temperatures: Sequence[float], max_new_tokens: int, key: str
     ) -> list[Reply]:
-        """As ``Engine.answer``. Sampled tokens depend on SGLang's own seed and batches."""
-        shared = {"max_new_tokens": max_new_tokens, "stop_token_ids": [self.eos]}
-        sampling = [{**shared, "temperature": t} for t in temperatures]
-        outputs = self.engine.generate(input_ids=list(prompts), sampling_params=sampling)
-        replies = []
-        for output in outputs:
-            ids, finished = list(output["output_ids"]), output["meta_info"]["finish_reason"]["type"] == "stop"
-            if finished and ids[-1:] != [self.eos]:
-                ids.append(self.eos)
-            replies.append(Reply(ids, finished))
-        return replies
+        """As ``Engine.answer``. Sampled tokens depend on SGLang's own seed and batches.
+
+        Greedy and sampled prompts are asked apart: in one batch SGLang sorts the vocabulary for both.
+        """
+        replies: dict[int, Reply] = {}
+        for sampled in (False, True):
+            rows = [row for row, heat in enumerate(temperatures) if bool(heat) == sampled]
+            if not rows:
+                continue
+            outputs = self.engine.generate(
+                input_ids=[list(prompts[row]) for row in rows],
+                sampling_params=[
+                    {"max_new_tokens": max_new_tokens, "stop_token_ids": [self.eos], "temperature": temperatures[row]}
+                    for row in rows
+                ],
+            )
+            replies |= {row: self._reply(output) for row, output in zip(rows, outputs, strict=True)}
+        return [replies[row] for row in range(len(prompts))]
+
+    def _reply(self, output: dict[str, Any]) -> Reply:
+        ids, finished = list(output["output_ids"]), output["meta_info"]["finish_reason"]["type"] == "stop"
+        if finished and ids[-1:] != [self.eos]:
+            ids.append(self.eos)
+        return Reply(ids, finished)

@@ -50,7 +50,8 @@ def generate(server: Server, prompts: list[list[int]], tokens: int, **more: Any)
 
 def prompt(length: int, seed: int) -> list[int]:
     """Random tokens, none of them special."""
-    return [random.Random(seed).randrange(3, models.VOCAB) for _ in range(length)]
+    draw = random.Random(seed)
+    return [draw.randrange(3, models.VOCAB) for _ in range(length)]
 
 
 def ask_everything(server: Server) -> Answers:
