@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
 import os
 from dataclasses import asdict
@@ -81,6 +82,7 @@ def facts_of(server_args: Any) -> dict[str, Any] | None:
     spec = DrafterSpec.from_json(plan["spec"])
     return {
         "algorithm": "EAGLE31",
+        "version": importlib.metadata.version("sglang-eagle31"),
         "head": plan["head"],
         "producer": spec.producer,
         "variant": spec.variant,
@@ -136,10 +138,31 @@ def _prepare_cpu(server_args: Any) -> None:
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
 
 
+def _take_seeds(server_args: Any) -> bool:
+    """Whether ``--enable-deterministic-inference`` was given on a CPU of ours; it is taken off the record.
+
+    SGLang reads the seed of a request only with this flag, and on a CPU refuses it, for what else it does is made for
+    GPUs. `Eagle31Worker` switches on the seeds alone.
+    """
+    from sglang_eagle31.cpu import standin
+
+    asked_for = standin.installed() and bool(server_args.enable_deterministic_inference)
+    if asked_for:
+        server_args.enable_deterministic_inference = False
+        logger.info("EAGLE31: seeds of requests count; matrix products may differ with the batch in their last bits")
+    return asked_for
+
+
 def _adopt(server_args: Any, head: Checkpoint, reading: Reading, target: Target, config: Eagle31Config) -> None:
     spec = reading.spec()
     facts = {name: value for name, value in asdict(target).items() if name != "folder"}
-    plan = {"head": str(head.folder), "spec": spec.to_json(), "target": facts, "notes": reading.notes}
+    plan = {
+        "head": str(head.folder),
+        "spec": spec.to_json(),
+        "target": facts,
+        "notes": reading.notes,
+        "seeds": _take_seeds(server_args),
+    }
     server_args.speculative_draft_model_path = str(stage(head, reading, target.dtype, cache_dir(config.cache_dir)))
     server_args.speculative_draft_model_revision = None
     server_args.speculative_algorithm = "EAGLE3"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from sglang.srt.runtime_context import get_context, get_spec
 from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 
 from sglang_eagle31 import algorithm, target
 from sglang_eagle31.drafter.spec import DrafterSpec
+from sglang_eagle31.lossless.prefill import repaired
 
 logger = logging.getLogger("sglang_eagle31")
 
@@ -34,9 +36,26 @@ class Eagle31Worker(EAGLEWorkerV2):
         assert plan is not None, "Eagle31Worker needs the plan that algorithm.resolve left on the server arguments"
         spec = DrafterSpec.from_json(plan["spec"])
         self._check_capture(spec)
+        if plan["seeds"]:
+            get_context().override("eagle31.seeds", enable_deterministic_inference=True)
         facts = algorithm.facts_of(self.server_args)
         assert facts is not None
         logger.info(algorithm.describe(facts))
+
+    def alloc_memory_pool(self, *args: Any, **kwargs: Any) -> Any:
+        """SGLang's, which refuses rejection sampling with a reduced draft vocabulary; on a CPU it is served.
+
+        The method looks at the option for that refusal alone (seam `EagleDraftWorker.draft_forward` does the rest).
+        """
+        if self.device != "cpu":
+            return super().alloc_memory_pool(*args, **kwargs)
+        with get_spec().override(speculative_use_rejection_sampling=False):
+            return super().alloc_memory_pool(*args, **kwargs)
+
+    def _forward_prefill_batch(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """SGLang's prefill, with the penalties of requests that have output already."""
+        with repaired(batch):
+            return super()._forward_prefill_batch(batch, *args, **kwargs)
 
     def _check_capture(self, spec: DrafterSpec) -> None:
         if not spec.use_aux_hidden_state:

@@ -17,6 +17,7 @@ logger = logging.getLogger("sglang_eagle31")
 
 CPU_ENGINE = "SGLANG_USE_CPU_ENGINE"
 _MARK = "__sglang_eagle31__"
+_HASH = "murmur_hash32_cpu"
 
 
 def prepare() -> None:
@@ -61,12 +62,18 @@ def _has_accelerator() -> bool:
 
 
 def _install() -> None:
+    import torch
+
+    from sglang_eagle31.cpu import seeds
     from sglang_eagle31.cpu.ops import OPS
 
     module = types.ModuleType("sgl_kernel", "CPU ops in torch, installed by sglang-eagle31.")
     module.__spec__ = importlib.machinery.ModuleSpec("sgl_kernel", loader=None)
-    setattr(module, _MARK, True)
     for name, op in OPS.items():
         setattr(module, name, op)
+    library = torch.library.Library("sgl_kernel", "FRAGMENT")  # SGLang calls this one as an op of torch
+    library.define(f"{_HASH}(Tensor seed, Tensor positions, Tensor col_indices) -> Tensor")
+    library.impl(_HASH, seeds.murmur_hash32_cpu, "CPU")
+    setattr(module, _MARK, library)  # which lives as long as the module
     sys.modules["sgl_kernel"] = module
     logger.info("sgl_kernel cannot be imported on this CPU: EAGLE uses the ops of sglang-eagle31 in torch")

@@ -28,7 +28,7 @@ QLEN_ONLY = 1
 """Tree mask of [N, N] per request; the committed prefix is visible without a mask."""
 
 
-class _Numbering(NamedTuple):
+class Numbering(NamedTuple):
     """Node numbers of a batch; a node's flat number is request * N + node."""
 
     flat: Ints  # [B*N] flat number of each node
@@ -47,10 +47,10 @@ class _Shape(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _numbering(batch: int, nodes: int) -> _Numbering:
+def numbering_of(batch: int, nodes: int) -> Numbering:
     flat = np.arange(batch * nodes)
     local = flat % nodes
-    return _Numbering(flat, local, np.arange(batch)[:, None], local[:, None] == np.arange(nodes))
+    return Numbering(flat, local, np.arange(batch)[:, None], local[:, None] == np.arange(nodes))
 
 
 @lru_cache(maxsize=64)
@@ -75,7 +75,7 @@ def _tree_parents(parent_list: Ints, selected: Ints, groups: Ints, topk: int, de
     draft probability of exactly 1.0 a child scores as high as its parent, and top-k may drop the parent.
     """
     batch, drafts = selected.shape
-    numbering = _numbering(batch, drafts + 1)
+    numbering = numbering_of(batch, drafts + 1)
     # Key of a node: candidate + 1 (the root: 0), shifted by request so that all rows are one ascending array.
     keys = np.zeros((batch, drafts + 1), dtype=np.int64)
     wanted = np.zeros_like(keys)
@@ -98,7 +98,7 @@ def _tree_parents(parent_list: Ints, selected: Ints, groups: Ints, topk: int, de
     return np.where(orphan, numbering.flat, parent), orphan
 
 
-def _ancestor_mask(parent: Ints, numbering: _Numbering, depth: int) -> Bools:
+def _ancestor_mask(parent: Ints, numbering: Numbering, depth: int) -> Bools:
     """[B*N, N]: each node sees itself, its ancestors and the root. Pointer doubling: log2(depth) rounds."""
     mask = numbering.itself.take(parent, axis=0)
     mask |= numbering.itself
@@ -114,7 +114,7 @@ def _tree_shape(parent_list: Ints, selected: Ints, topk: int, depth: int) -> _Sh
     """Structure of trees of any form. Siblings are neighbours: candidates of a group have successive numbers."""
     batch, drafts = selected.shape
     nodes = drafts + 1
-    numbering = _numbering(batch, nodes)
+    numbering = numbering_of(batch, nodes)
     groups = selected // topk
     parent, orphan = _tree_parents(parent_list, selected, groups, topk, depth)
     mask = _ancestor_mask(parent, numbering, depth)
@@ -202,12 +202,12 @@ def build_tree_kernel_efficient_cpu(
     else:
         _write_full_mask(tree_mask.numpy(), shape, seq_lens)
     np.add(shape.depth, seq_lens[:, None], out=positions.numpy().reshape(batch, nodes), casting="same_kind")
-    retrive_index.numpy()[...] = _numbering(batch, nodes).flat.reshape(batch, nodes)
+    retrive_index.numpy()[...] = numbering_of(batch, nodes).flat.reshape(batch, nodes)
     retrive_next_token.numpy()[...] = shape.first_child
     retrive_next_sibling.numpy()[...] = shape.next_sibling
 
 
-def _linked_parents(next_token: Ints, next_sibling: Ints, numbering: _Numbering, nodes: int) -> Ints:
+def linked_parents(next_token: Ints, next_sibling: Ints, numbering: Numbering, nodes: int) -> Ints:
     """Flat parent number of every node [B*N] from its links; a node that nothing links to is its own parent."""
     base = numbering.flat - numbering.local
     owner = (next_token >= 0).nonzero()[0]
@@ -251,10 +251,10 @@ def verify_tree_greedy_cpu(
     batch, nodes = candidates.shape
     if batch == 0:
         return
-    numbering = _numbering(batch, nodes)
+    numbering = numbering_of(batch, nodes)
     slots = retrive_index.numpy().ravel()
     links = retrive_next_token.numpy().ravel(), retrive_next_sibling.numpy().ravel()
-    parent = _linked_parents(*links, numbering, nodes)
+    parent = linked_parents(*links, numbering, nodes)
     choice = target_predict.numpy().ravel().take(slots)
 
     fits = candidates.numpy().ravel() == choice.take(parent)
@@ -265,17 +265,33 @@ def verify_tree_greedy_cpu(
     successor[hit_parent] = batch * nodes
     np.minimum.at(successor, hit_parent, hit)
 
-    # Walk one level at a time; a request that has ended repeats its last node.
+    path = walk(successor, slots, accept_index, accept_token_num)
+    predicts.numpy()[slots.take(path)] = choice.take(path)
+
+
+def walk(successor: Ints, slots: Ints, accept_index: torch.Tensor, accept_token_num: torch.Tensor) -> Ints:
+    """Follow each root to the end of its path, at most S nodes, and write which nodes were accepted.
+
+    Args:
+        successor: [B*N] flat number of the node accepted after each node, its own number for none.
+        slots: [B*N] slot of each node.
+        accept_index: [B, S], written for the paths only.
+        accept_token_num: [B], written: nodes of the path without the root.
+
+    Returns:
+        [B, L] flat numbers of the nodes of each path, L the longest; a shorter path repeats its last node.
+    """
+    batch = accept_index.shape[0]
     path = np.empty((batch, accept_index.shape[1]), dtype=np.int64)
-    path[:, 0] = here = numbering.flat[::nodes]
+    here: Ints = np.arange(0, len(slots), len(slots) // batch)
+    path[:, 0] = here
     length = 1
     while length < path.shape[1] and ((following := successor.take(here)) != here).any():
         path[:, length] = here = following
         length += 1
     path = path[:, :length]
-    path_slots = slots.take(path)
     fresh = np.ones(path.shape, dtype=np.bool_)
     np.not_equal(path[:, 1:], path[:, :-1], out=fresh[:, 1:])
-    np.copyto(accept_index.numpy()[:, :length], path_slots, where=fresh, casting="same_kind")
+    np.copyto(accept_index.numpy()[:, :length], slots.take(path), where=fresh, casting="same_kind")
     accept_token_num.numpy()[...] = np.add.reduce(fresh, axis=1, dtype=np.int64) - 1
-    predicts.numpy()[path_slots] = choice.take(path)
+    return path
