@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,15 +125,17 @@ def chat_all(
     return Run(answers, time.perf_counter() - start)
 
 
-def next_token(url: str, prefix_ids: Sequence[int], wanted: Sequence[int], top: int) -> NextToken:
-    """Log-probabilities after ``prefix_ids``: those of ``wanted`` and the ``top`` highest.
+def next_token(
+    url: str, prefix_ids: Sequence[int], wanted: Sequence[int], top: int, more: Mapping[str, Any] | None = None
+) -> NextToken:
+    """Log-probabilities after ``prefix_ids``: those of ``wanted`` and the ``top`` highest; ``more`` sampling parameters.
 
     SGLang's native route, since the chat route takes no token ids. Where the server has answered this very prefix
     before, all but its last token come from the prefix cache, so these are the logits of the run itself.
     """
     body = {
         "input_ids": list(prefix_ids),
-        "sampling_params": {"temperature": 0, "max_new_tokens": 1},
+        "sampling_params": {**(more or {}), "temperature": 0, "max_new_tokens": 1},
         "return_logprob": True,
         "top_logprobs_num": top,
         "token_ids_logprob": list(wanted),

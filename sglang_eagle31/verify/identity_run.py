@@ -1,0 +1,197 @@
+"""Replay requests on a server with speculation and on one without, and compare: two addresses, or both started here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from tqdm import tqdm
+
+from sglang_eagle31.demo.compare import LOGIT_MAGNITUDE, Difference, tie_bound
+from sglang_eagle31.demo.servers import Server, serve_sglang
+from sglang_eagle31.verify.candidates import Found, ask
+from sglang_eagle31.verify.identity import Candidates, Finding, Kind, compare
+from sglang_eagle31.verify.replay import Answer, Facts, read_facts, send_all
+from sglang_eagle31.verify.requests_file import Request, read_requests
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to compare; every field is an option of ``python -m sglang_eagle31 verify``."""
+
+    requests: Path
+    url: str | None = None
+    baseline: str | None = None
+    target: Path | None = None
+    head: Path | None = None
+    server_flags: Sequence[str] = ()
+    any_servers: bool = False
+    greedy: bool = False
+    limit: int | None = None
+    concurrency: int = 1
+    timeout: float = 600.0
+    dtype: str | None = None
+    logit_magnitude: float = LOGIT_MAGNITUDE
+    out: Path = Path("build/verify")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Everything that one comparison found."""
+
+    findings: Sequence[Finding]
+    speculative: Facts
+    baseline: Facts
+    bound: float
+    """Largest gap between logits that is a tie."""
+    rounds: int
+    """Speculative steps of the first server."""
+    notes: Sequence[str] = field(default_factory=list)
+
+    def count(self, kind: Kind) -> int:
+        """Requests of a kind."""
+        return sum(finding.kind is kind for finding in self.findings)
+
+    @property
+    def status(self) -> int:
+        """0: every greedy request is identical; 1: one is different; 3: none is, but there are ties."""
+        if self.count(Kind.DIFFERENT):
+            return 1
+        return 3 if self.count(Kind.TIE) else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Schema: docs/verify.md."""
+        tokens = sum(finding.tokens for finding in self.findings)
+        return {
+            "identical": self.status == 0,
+            "status": self.status,
+            "counts": {kind.name.lower(): self.count(kind) for kind in Kind},
+            "tokens": tokens,
+            "tokens_compared": sum(finding.compared for finding in self.findings),
+            "tie_bound": self.bound,
+            "speculative_steps": self.rounds,
+            "servers": {"speculative": asdict(self.speculative), "baseline": asdict(self.baseline)},
+            "notes": list(self.notes),
+            "requests": [finding.to_json() for finding in self.findings],
+        }
+
+
+Serve = Callable[..., AbstractContextManager[Server]]
+"""Starts a server as `serve_sglang` does."""
+
+
+def run(options: Options, console: Console, serve: Serve = serve_sglang) -> Identity:
+    """Compare the answers.
+
+    Raises ValueError for options and servers that cannot be compared, ServerFailed for a server that does not come up.
+    """
+    found = read_requests(options.requests, options.limit, options.greedy)
+    if not any(request.greedy for request in found):
+        raise ValueError(
+            f"--requests {options.requests}: none of {len(found)} requests has temperature 0, and a sampled answer "
+            "cannot be compared token for token; fix: --greedy sends them with temperature 0"
+        )
+    if options.url and options.baseline:
+        return _compare_urls(options, found)
+    assert options.target is not None and options.head is not None
+    return _compare_started(options, found, console, serve)
+
+
+def split_flags(flags: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Flags of a server with speculation: those of both servers, and those that only it gets."""
+    both: list[str] = []
+    speculative: list[str] = []
+    into = both
+    for flag in flags:
+        if flag.startswith("--"):
+            into = speculative if flag.startswith(("--speculative", "--eagle31")) else both
+        into.append(flag)
+    return both, speculative
+
+
+def _compare_urls(options: Options, found: Sequence[Request]) -> Identity:
+    assert options.url and options.baseline
+    facts = read_facts(options.url, "--url"), read_facts(options.baseline, "--baseline")
+    notes = _check(facts, options)
+    ours = _answers(options.url, found, options, "speculative")
+    theirs = _answers(options.baseline, found, options, "baseline")
+    told = [ask(url, found, ours, theirs, options.timeout) for url in (options.url, options.baseline)]
+    return _judge(options, found, (ours, theirs), told, facts, notes)
+
+
+def _compare_started(options: Options, found: Sequence[Request], console: Console, serve: Serve) -> Identity:
+    """One server after the other; the first is started again where the answers differ and it has to be asked why."""
+    both, only = split_flags(options.server_flags)
+    if "--speculative-algorithm" not in only:
+        only = ["--speculative-algorithm", "EAGLE31", *only]
+    only = ["--speculative-draft-model-path", str(options.head), *only]
+    more = {"log_dir": options.out, "console": console}
+    with serve("speculative", options.target, [*both, *only], **more) as server:
+        speculative, ours = read_facts(server.url, "--target"), _answers(server.url, found, options, "speculative")
+    with serve("baseline", options.target, both, **more) as server:
+        baseline, theirs = read_facts(server.url, "--target"), _answers(server.url, found, options, "baseline")
+        on_baseline = ask(server.url, found, ours, theirs, options.timeout)
+    notes = _check((speculative, baseline), options)
+    on_speculative: tuple[Found, list[str]] = ({}, [])
+    if on_baseline[0]:
+        with serve("speculative-again", options.target, [*both, *only], **more) as server:
+            on_speculative = ask(server.url, found, ours, theirs, options.timeout)
+    return _judge(options, found, (ours, theirs), [on_speculative, on_baseline], (speculative, baseline), notes)
+
+
+def _answers(url: str, found: Sequence[Request], options: Options, name: str) -> list[Answer]:
+    with tqdm(total=len(found), desc=name, unit="answer", file=sys.stdout) as bar:
+        return send_all(url, found, options.concurrency, options.timeout, bar.update)
+
+
+def _judge(
+    options: Options,
+    found: Sequence[Request],
+    answers: tuple[list[Answer], list[Answer]],
+    told: Sequence[tuple[Found, list[str]]],
+    facts: tuple[Facts, Facts],
+    notes: list[str],
+) -> Identity:
+    dtype = options.dtype or (facts[0].dtype if facts[0].dtype == facts[1].dtype else None)
+    bound = tie_bound(dtype, options.logit_magnitude) if dtype else 0.0
+    if dtype is None:
+        dtypes = f"dtypes {facts[0].dtype}, {facts[1].dtype} (None: auto)"
+        notes.append(f"{dtypes}: no difference counts as a tie; see --dtype")
+    (ours, first), (theirs, second) = told
+
+    def look_up(
+        request: Request, _a: Answer, _b: Answer, choice: int, _difference: Difference
+    ) -> tuple[Candidates, Candidates] | None:
+        key = request.line, choice
+        return (ours[key], theirs[key]) if key in ours and key in theirs else None
+
+    findings = compare(found, *answers, bound, look_up)
+    rounds = sum(answer.verify_rounds for answer in answers[0])
+    longest = max((len(one.token_ids) for answer in answers[0] for one in answer.sequences), default=0)
+    if not options.any_servers and rounds == 0 and longest > 1:
+        raise ValueError(
+            f"{facts[0].url}: answered up to {longest} tokens and reports no speculative step, so nothing was "
+            "verified; fix: see its log; --any-servers compares all the same"
+        )
+    return Identity(findings, *facts, bound, rounds, [*notes, *first, *second])
+
+
+def _check(facts: tuple[Facts, Facts], options: Options) -> list[str]:
+    """Notes; raises ValueError unless the first server speculates and the second does not."""
+    ours, theirs = facts
+    if not options.any_servers:
+        fix = "; fix: the other way round, or --any-servers to compare all the same"
+        if ours.algorithm is None:
+            raise ValueError(f"--url {ours.url}: runs without speculation, so there is nothing to verify{fix}")
+        if theirs.algorithm is not None:
+            raise ValueError(f"--baseline {theirs.url}: runs with speculation ({theirs.algorithm}){fix}")
+    return [
+        f"the servers differ in {name}: {a} and {b}"
+        for name, a, b in (("model", ours.model, theirs.model), ("SGLang version", ours.version, theirs.version))
+        if a != b
+    ]
