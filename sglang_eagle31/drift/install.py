@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Any
 
 from sglang_eagle31.drafter.spec import DrafterSpec
@@ -33,7 +32,7 @@ def attach(worker: Any, rate: float) -> Probe | None:
     """
     from sglang.srt.runtime_context import get_observability, get_parallel
 
-    from sglang_eagle31 import algorithm, patches
+    from sglang_eagle31 import algorithm
     from sglang_eagle31.patches import internal_state_get
 
     draft = worker.draft_worker
@@ -51,9 +50,7 @@ def attach(worker: Any, rate: float) -> Probe | None:
     probe.attach()
     probe.spare(getattr(draft, "cuda_graph_runner", None), decides=False)
     probe.spare(getattr(draft, "cuda_graph_runner_for_draft_extend", None), decides=True)
-    internal_state_get.PROBES.append(probe)
-    hooked = replace(internal_state_get.SEAM, kind="AFTER", handler=internal_state_get.add_drift)
-    reasons = patches.install((hooked,))
+    reasons = internal_state_get.show("drift", probe.to_json)
     if reasons:
         raise ValueError(f"--eagle31-drift-sample {rate}: {'; '.join(reasons)}; fix: drop the option")
     logger.info("EAGLE31: the drift probe records %g of the rounds; /server_info has them", rate)

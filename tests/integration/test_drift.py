@@ -155,7 +155,7 @@ def off(start: Any, tiny: Models) -> dict[tuple[int, int, int], Any]:
     for tree in (CHAIN, TREE):
         with start(f"no-drift-{tree[1]}", *speculate("EAGLE31", tiny.eagle31, *tree)) as server:
             found[tree] = answers(server)
-            assert "eagle31" not in internal(server)  # nothing is installed
+            assert "drift" not in internal(server)["eagle31"]  # nothing is installed
     return found
 
 

@@ -21,6 +21,7 @@ FILES = {
 
 MAY_IMPORT_SGLANG = {
     "plugin.py",
+    "acceptance/install.py",
     "algorithm.py",
     "reasons.py",
     "worker.py",
@@ -33,15 +34,19 @@ MAY_IMPORT_SGLANG = {
     "cpu/standin.py",
     "drift/install.py",
     "drift/live.py",
+    "lossless/repair.py",
     "train/engine.py",
+    "verify/served.py",
 }
 MAY_IMPORT_SGLANG_FOLDERS = ("cli/", "demo/", "patches/")
 LIBRARIES = {"huggingface_hub", "numpy", "rich", "safetensors", "torch", "tqdm"}
 MORE = {
+    "acceptance/": {"prometheus_client", "requests"},
     "train/": {"gguf", "matplotlib", "transformers", "yaml"},
     "demo/": {"gguf", "requests", "transformers"},
     "drift/": {"matplotlib", "prometheus_client", "requests", "transformers"},
     "robust/": {"jinja2", "matplotlib", "requests", "transformers"},
+    "verify/": {"requests"},
 }
 
 
