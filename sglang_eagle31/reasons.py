@@ -39,8 +39,8 @@ def _tree_reasons(server_args: Any) -> list[str]:
         return [f"{have}: steps and topk must be at least 1, draft tokens at least 2; fix: 3, 1 and 4, for example"]
     if topk > 1 and tokens < steps + 1:
         return [
-            f"--speculative-num-draft-tokens {tokens} is less than {steps} steps and the root, and SGLang's verification "
-            f"fails on such a tree; fix: --speculative-num-draft-tokens {steps + 1} or more, or "
+            f"--speculative-num-draft-tokens {tokens} is less than {steps} steps and the root, and SGLang's "
+            f"verification fails on such a tree; fix: --speculative-num-draft-tokens {steps + 1} or more, or "
             f"--speculative-num-steps {tokens - 1}"
         ]
     most = 1 + topk + (steps - 1) * topk * topk

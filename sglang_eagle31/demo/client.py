@@ -128,7 +128,7 @@ def chat_all(
 def next_token(
     url: str, prefix_ids: Sequence[int], wanted: Sequence[int], top: int, more: Mapping[str, Any] | None = None
 ) -> NextToken:
-    """Log-probabilities after ``prefix_ids``: those of ``wanted`` and the ``top`` highest; ``more`` sampling parameters.
+    """Log-probabilities after ``prefix_ids``: of ``wanted`` and of the ``top`` highest; ``more`` sampling parameters.
 
     SGLang's native route, since the chat route takes no token ids. Where the server has answered this very prefix
     before, all but its last token come from the prefix cache, so these are the logits of the run itself.

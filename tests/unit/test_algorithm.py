@@ -55,7 +55,7 @@ def test_some_of_three_flags_name_the_others(tree: tuple[int | None, ...]) -> No
         ((0, 1, 4), ["--speculative-num-steps 0", "at least 1", "fix: "]),
         ((3, 0, 4), ["--speculative-eagle-topk 0", "at least 1", "fix: "]),
         ((3, 1, 1), ["--speculative-num-draft-tokens 1", "at least 2", "fix: "]),
-        ((4, 2, 4), ["--speculative-num-draft-tokens 4", "less than 4 steps and the root", "num-draft-tokens 5 or more"]),
+        ((4, 2, 4), ["--speculative-num-draft-tokens 4", "less than 4 steps and the root", "tokens 5 or more"]),
     ],
 )
 def test_an_impossible_tree_is_refused(tree: tuple[int, ...], named: list[str]) -> None:

@@ -32,6 +32,7 @@ MAY_IMPORT_SGLANG = {
     "cpu/attention.py",
     "cpu/packed.py",
     "cpu/standin.py",
+    "doctor/probe.py",
     "drift/install.py",
     "drift/live.py",
     "lossless/repair.py",
@@ -44,6 +45,7 @@ MORE = {
     "acceptance/": {"prometheus_client", "requests"},
     "train/": {"gguf", "matplotlib", "transformers", "yaml"},
     "demo/": {"gguf", "requests", "transformers"},
+    "doctor/": {"packaging"},
     "drift/": {"matplotlib", "prometheus_client", "requests", "transformers"},
     "robust/": {"jinja2", "matplotlib", "requests", "transformers"},
     "verify/": {"requests"},
@@ -82,7 +84,7 @@ def test_the_core_runs_without_sglang() -> None:
     core = [
         f"sglang_eagle31.{file.removesuffix('.py').replace('/', '.').removesuffix('.__init__')}"
         for file in FILES
-        if file.startswith(("audit/", "convert/", "cpu/", "drafter/")) and file not in MAY_IMPORT_SGLANG
+        if file.startswith(("audit/", "convert/", "cost/", "cpu/", "drafter/")) and file not in MAY_IMPORT_SGLANG
     ]
     code = (
         f"import sys, {', '.join(core)}\nprint(sorted({{'sglang', 'sgl_kernel', 'transformers'}} & set(sys.modules)))"
