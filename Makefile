@@ -1,25 +1,27 @@
 # The same commands for people and for CI. `make` lists them.
 #   VENV=/path/to/venv   another virtual environment, used as it is if it exists (default .venv)
 #   ARGS="..."           options for `make demo`, `make bench`, `make checkpoints` and `make fuzz`
+#   SEED=1               other draws for `make soak` (default 0)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-seams test-served check seams-doc checkpoints checkpoints-doc fuzz bench clean
+.PHONY: help setup demo test test-unit test-seams test-served check seams-doc checkpoints checkpoints-doc features features-doc results results-doc fuzz soak bench clean
 
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.sglang-eagle31
 ARGS ?=
+SEED ?= 0
 PYTEST ?= $(PY) -m pytest -m "not gpu"
 
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
 # Seconds after which a ring is ended: far above what it takes on two CPU cores.
-UNIT_DEADLINE ?= 300
-SEAMS_DEADLINE ?= 240
-SERVED_DEADLINE ?= 1800
+UNIT_DEADLINE ?= 480
+SEAMS_DEADLINE ?= 480
+SERVED_DEADLINE ?= 2700
 # SIGTERM first, so that running tests can end their servers.
 DEADLINE = timeout --foreground --kill-after=60
 
@@ -45,15 +47,17 @@ test-unit: setup ## seconds: torch only
 	@echo "[test] unit"
 	@$(DEADLINE) $(UNIT_DEADLINE) $(PYTEST) tests/unit
 
-test-seams: setup ## seconds: the seams against the installed SGLang and, statically, against other wheels
+test-seams: setup ## a minute: the seams against the installed SGLang; its allocators and caches against a model
 	@echo "[test] seams"
 	@$(DEADLINE) $(SEAMS_DEADLINE) $(PYTEST) tests/seams
+	@echo "[test] rollback"
+	@$(DEADLINE) $(SEAMS_DEADLINE) $(PYTEST) tests/rollback
 
 test-served: setup ## minutes: real SGLang servers (tests/integration, tests/e2e)
 	@echo "[test] integration, e2e"
 	@$(DEADLINE) $(SERVED_DEADLINE) $(PYTEST) tests/integration $(wildcard tests/e2e)
 
-check: setup seams-doc checkpoints-doc ## lint, format, types, generated documents
+check: setup seams-doc checkpoints-doc features-doc ## lint, format, types, generated documents
 	@echo "[check] ruff"
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
@@ -72,9 +76,31 @@ checkpoints-doc: setup
 	@echo "[check] docs/checkpoints.md is what docs/results/checkpoints.json says"
 	@$(PY) tests/integration/checkpoint_report.py --check
 
+features: setup ## minutes: every serving feature with EAGLE31 and without; writes its part of docs/compatibility.md
+	@OMP_NUM_THREADS=1 $(PY) tests/integration/matrix_report.py $(ARGS)
+
+features-doc: setup
+	@echo "[check] docs/compatibility.md is what docs/results/compatibility.json says"
+	@$(PY) tests/integration/matrix_report.py --check
+
+results: setup ## an hour: probe and serve the shipped pair of heads; writes docs/results/pairs.json and docs/drift.md
+	@$(PY) launch/results.py $(ARGS)
+
+results-doc: setup
+	@echo "[check] docs/drift.md is what docs/results/pairs.json says"
+	@$(PY) launch/results.py --check
+
 fuzz: setup ## thousands of randomly broken heads, each exact or refused; ARGS="--count 5000 --seed 1"
 	@echo "[fuzz] build/fuzz.json"
 	@$(PY) tests/fuzz/run.py $(ARGS)
+
+soak: setup ## long: 500 mixed requests and faults, 10,000 rounds of rollback, the samplers' distribution; SEED=1
+	@echo "[soak] load and faults: build/soak.json"
+	@$(PY) tests/load/soak.py --requests 500 --concurrency 16 --seed $(SEED)
+	@echo "[soak] rollback: build/rollback.json"
+	@$(PY) tests/rollback/rollback_soak.py --rounds 10000 --seed $(SEED) | tee build/rollback.json
+	@echo "[soak] distribution: build/verify/distribution.json"
+	@$(PY) -m sglang_eagle31 verify --distribution --steps 50000 --seed $(SEED)
 
 bench: setup ## throughput of EAGLE31, EAGLE3 and no speculation at concurrency 1, 4, 16
 	@$(PY) launch/batch_throughput.py $(ARGS)

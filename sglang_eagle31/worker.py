@@ -22,6 +22,24 @@ def register_drafters() -> None:
     ModelRegistry.register("sglang_eagle31.drafter", overwrite=True, strict=True)
 
 
+class HeadWeights:
+    """SGLang's updater of the draft's weights, except from disk.
+
+    ``/update_weights_from_disk`` loads its path into the target and then into the draft, too, but it holds a target and
+    no head. What the head shares with the target (embedding, output rows) is the same memory and updated with it.
+    """
+
+    def __init__(self, updater: Any) -> None:
+        self._updater = updater
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._updater, name)
+
+    def update_weights_from_disk(self, *args: Any, **kwargs: Any) -> tuple[bool, str]:
+        """Nothing to do; SGLang's success and message."""
+        return True, "Succeeded to update the target's weights; the draft head keeps its own."
+
+
 class Eagle31Worker(EAGLEWorkerV2):
     """SGLang's worker for an EAGLE31 server; drafting, verification and caches are inherited."""
 
@@ -36,6 +54,8 @@ class Eagle31Worker(EAGLEWorkerV2):
         assert plan is not None, "Eagle31Worker needs the plan that algorithm.resolve left on the server arguments"
         spec = DrafterSpec.from_json(plan["spec"])
         self._check_capture(spec)
+        for _, runner in self.weight_update_runners():
+            runner.weight_updater = HeadWeights(runner.weight_updater)
         if plan["seeds"]:
             get_context().override("eagle31.seeds", enable_deterministic_inference=True)
         facts = algorithm.facts_of(self.server_args)

@@ -41,8 +41,14 @@ class Asks:
         entries = info.custom_logit_processor.values() if info.has_custom_logit_processor else ()
         return cls(counted, short, sorted({row for entry in entries for row in entry.rows}), filtered)
 
-    def none(self) -> bool:
-        """Whether SGLang's verification is right for all of them."""
+    def none(self, info: Any) -> bool:
+        """Whether SGLang is right for all of them.
+
+        It is not while ``info`` has penalties: SGLang counts a token a round, and so forbids stop tokens longer than
+        ``min_new_tokens`` says.
+        """
+        if info.acc_additive_penalties is not None or info.acc_scaling_penalties is not None:
+            return False
         return not (self.counted or self.short or self.processed or self.filtered)
 
     def remembered(self) -> list[int]:

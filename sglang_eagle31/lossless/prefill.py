@@ -24,7 +24,7 @@ def repaired(batch: Any) -> Iterator[None]:
     """Within it, ``batch.sampling_info`` is right for a prefill; afterwards it is SGLang's again."""
     info, running = batch.sampling_info, {id(req) for req in batch.decoding_reqs or ()}
     going_on = [row for row, req in enumerate(batch.reqs) if id(req) in running or len(req.output_ids)]
-    if batch.forward_mode.is_idle() or not going_on or (asks := Asks.of(batch.reqs, info)).none():
+    if batch.forward_mode.is_idle() or not going_on or (asks := Asks.of(batch.reqs, info)).none(info):
         yield
         return
     tails = [row for row in going_on if id(batch.reqs[row]) in running]

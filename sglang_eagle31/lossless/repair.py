@@ -34,9 +34,10 @@ def verify(
     ``logits_output.next_token_logits`` [B*N, V] is changed in place as ``eagle_sample`` does, so that log
     probabilities are taken from what was sampled from; top-k, top-p and min-p do not show in it.
     """
-    if batch.forward_mode.is_idle() or (asks := Asks.of(batch.reqs, batch.sampling_info)).none():
+    info = batch.sampling_info
+    if batch.forward_mode.is_idle() or (asks := Asks.of(batch.reqs, info)).none(info):
         return sample(verify_input, batch, logits_output, grammar_mask, *args, **kwargs)
-    info, tree = batch.sampling_info, Tree(verify_input, batch)
+    tree = Tree(verify_input, batch)
     logits, shown = logits_output.next_token_logits, logits_output
     changes: dict[str, Any] = {"acc_additive_penalties": None, "acc_scaling_penalties": None}
     tree.penalise(logits, asks)

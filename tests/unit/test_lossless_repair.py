@@ -77,7 +77,8 @@ def batch_of(reqs: list[Request], **more: Any) -> Any:
     rows = [row for row, req in enumerate(reqs) if req.custom_logit_processor]
     entry = SimpleNamespace(rows=rows, indices=torch.tensor(rows, dtype=torch.long), processor=never_thrice)
     params = [{"__req__": req} if req.custom_logit_processor else None for req in reqs]
-    info = Info(bool(rows), {1: entry}, params, torch.full((len(reqs), VOCAB), 1e3))
+    wrong = 1e3 * torch.randn(len(reqs), VOCAB, generator=torch.Generator().manual_seed(len(reqs)))
+    info = Info(bool(rows), {1: entry}, params, wrong)
     lengths = torch.tensor([req.base for req in reqs])
     return SimpleNamespace(reqs=reqs, sampling_info=info, seq_lens=lengths, forward_mode=MODE, **more)
 
@@ -117,6 +118,13 @@ def walk(verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any) -
     return choice.flatten(), (index >= 0).sum(1), index
 
 
+def penalised(asked: Any) -> bool:
+    """Whether SGLang makes penalties for a batch with it, for as long as it runs."""
+    return bool(
+        asked.frequency_penalty or asked.presence_penalty or asked.min_new_tokens or asked.repetition_penalty != 1.0
+    )
+
+
 def verify_round(reqs: list[Request], seed: int) -> None:
     """Draft a tree, verify it, and add what was accepted to the answers."""
     _, child, sibling = random_trees(len(reqs), NODES, seed)
@@ -137,7 +145,7 @@ def verify_round(reqs: list[Request], seed: int) -> None:
     )
     batch, output = batch_of(reqs), SimpleNamespace(next_token_logits=TABLE[tokens.flatten()].clone())
     info = batch.sampling_info
-    if not any(vars(req.sampling_params)["frequency_penalty"] for req in reqs):
+    if not any(penalised(req.sampling_params) for req in reqs):
         info.acc_additive_penalties = None
     predict, lengths, index = repair.verify(walk, given, batch, output)
     assert batch.sampling_info is info
@@ -231,8 +239,20 @@ def test_mixed_into_a_prefill_and_retracted(late: bool) -> None:
         check(reqs)
 
 
+def test_a_minimum_that_is_reached_forbids_no_more() -> None:
+    """SGLang's own count is a token a round, so its penalties still forbid the stop tokens then."""
+    reqs = [Request(seed, min_new_tokens=2) for seed in range(4)]
+    prefill(reqs)
+    for step in range(12):
+        verify_round(reqs, 70 + step)
+        for req in reqs:
+            req.read()
+    check(reqs)
+
+
 def test_a_batch_that_asks_for_nothing_goes_straight_through() -> None:
     batch = batch_of([Request(0), Request(1)])
+    batch.sampling_info.acc_additive_penalties = None
     seen: list[Any] = []
     answer = repair.verify(
         lambda *args, **kwargs: seen.append((args, kwargs)) or "it", "tree", batch, "out", "mask", k=1

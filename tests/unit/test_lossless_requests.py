@@ -142,12 +142,19 @@ def test_what_a_batch_asks_for() -> None:
     ]
     reqs = [SimpleNamespace(sampling_params=one, output_ids=[5, 5]) for one in asked]
     entry = SimpleNamespace(rows=[0, 6])
-    info = SimpleNamespace(has_custom_logit_processor=True, custom_logit_processor={1: entry})
+    info = SimpleNamespace(
+        has_custom_logit_processor=True,
+        custom_logit_processor={1: entry},
+        acc_additive_penalties=None,
+        acc_scaling_penalties=None,
+    )
     found = Asks.of(reqs, info)
     assert found == Asks(counted=[1, 2, 3], short=[3], processed=[0, 6], filtered=[4, 6])
-    assert found.remembered() == [0, 1, 2, 3, 6] and not found.none()
+    assert found.remembered() == [0, 1, 2, 3, 6] and not found.none(info)
     info.has_custom_logit_processor = False
-    assert Asks.of([reqs[0], reqs[5], reqs[7]], info).none()
+    assert Asks.of([reqs[0], reqs[5], reqs[7]], info).none(info)
+    info.acc_additive_penalties = "SGLang's own"
+    assert not Asks.of([reqs[0], reqs[5], reqs[7]], info).none(info)
 
 
 def test_stop_tokens_are_those_of_request_model_and_tokenizer() -> None:
