@@ -57,7 +57,7 @@ test-served: setup ## minutes: real SGLang servers (tests/integration, tests/e2e
 	@echo "[test] integration, e2e"
 	@$(DEADLINE) $(SERVED_DEADLINE) $(PYTEST) tests/integration $(wildcard tests/e2e)
 
-check: setup seams-doc checkpoints-doc features-doc ## lint, format, types, generated documents
+check: setup seams-doc checkpoints-doc features-doc results-doc ## lint, format, types, generated documents
 	@echo "[check] ruff"
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .

@@ -94,7 +94,7 @@ def measure(pair: Pair, variant: str, args: argparse.Namespace, model: Path) -> 
     recorded = json.loads((head / "provenance.json").read_text())
     kept = {name: recorded.get(name) for name in ("data", "training", "evaluation", "held_out", "twin_of")}
     head_facts = {"sha256": weights, "bytes": (head / "model.safetensors").stat().st_size, "provenance": kept}
-    stamp.write_text(json.dumps(head_facts | {"measured": provenance(sys.argv)}, indent=1) + "\n")
+    stamp.write_text(portable(json.dumps(head_facts | {"measured": provenance(sys.argv)}, indent=1)) + "\n")
 
 
 def probe(head: Path, model: Path, args: argparse.Namespace, folder: Path) -> None:
@@ -104,6 +104,8 @@ def probe(head: Path, model: Path, args: argparse.Namespace, folder: Path) -> No
     if args.limit:
         command += ["--limit", str(args.limit)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    found = folder / "drift.json"
+    found.write_text(portable(found.read_text()))
 
 
 def serve(head: Path, model: Path, args: argparse.Namespace, folder: Path, variant: str) -> None:
@@ -154,7 +156,12 @@ def ask(
         out=Path("build/results"),
     )
     run(options, sys.argv)
-    path.write_bytes((options.out / "robust.json").read_bytes())
+    path.write_text(portable((options.out / "robust.json").read_text()))
+
+
+def portable(text: str) -> str:
+    """Without this machine's folders: relative to the repository, or to the home directory."""
+    return text.replace(f"{ROOT}/", "").replace(str(Path.home()), "~")
 
 
 def main() -> int:

