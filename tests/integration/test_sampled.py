@@ -22,8 +22,8 @@ LIMIT = 1e-5
 """p-value below which two servers differ. The draws depend on how requests are batched, so they are not quite fixed."""
 TOKENS = 4
 RUNNING = ["64" if before == "--max-running-requests" else flag for before, flag in itertools.pairwise(["", *COMMON])]
-PROMPT = prompt(12, 65)
-"""Several tokens are likely at each of the first positions."""
+PROMPT = prompt(1, 65) * 12
+"""One token again and again: after it several tokens are likely at each of the first positions."""
 SETTINGS: dict[str, dict[str, float]] = {
     "temperature": {"temperature": 3.0},
     "top-k": {"temperature": 4.0, "top_k": 6},
