@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def seeds() -> list[int]:
     return sorted(s for s in found if all((folder_of(s, v) / "head.json").exists() for v in VARIANTS))
 
 
+@cache
 def read(seed: int, variant: str, name: str) -> Measured:
     """One of head, drift, conditions, contexts."""
     loaded: Measured = json.loads((folder_of(seed, variant) / f"{name}.json").read_text())

@@ -89,15 +89,21 @@ def read_head(name: str | None, url: str) -> Head:
 
     Raises ValueError when nothing answers, when the answer is not SGLang's, and for a server without speculation.
     """
+    return head_of(name, url, server_info(url))
+
+
+def server_info(url: str, flag: str = "--url") -> dict[str, Any]:
+    """The answer of ``/server_info``; raises ValueError where no SGLang server answers, naming ``flag``."""
     try:
         response = requests.get(f"{url}/server_info", timeout=TIMEOUT)
         response.raise_for_status()
-        info = response.json()
+        info: dict[str, Any] = response.json()
     except (requests.RequestException, ValueError) as error:
         raise ValueError(
-            f"--url {url}: no SGLang server answers /server_info there ({error}); fix: start it, or correct the address"
+            f"{flag} {url}: no SGLang server answers /server_info there ({error}); "
+            "fix: start it, or correct the address"
         ) from error
-    return head_of(name, url, info)
+    return info
 
 
 def head_of(name: str | None, url: str, info: Mapping[str, Any]) -> Head:

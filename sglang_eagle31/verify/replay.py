@@ -9,10 +9,9 @@ from typing import Any
 
 import requests
 
+from sglang_eagle31.robust.server import server_info
 from sglang_eagle31.verify.requests_file import CHAT, NATIVE, Request
 
-INFO_TIMEOUT = 60.0
-"""Seconds for ``/server_info``."""
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -56,15 +55,7 @@ class Facts:
 
 def read_facts(url: str, flag: str) -> Facts:
     """Facts from ``/server_info``; raises ValueError where no SGLang server answers, naming ``flag``."""
-    try:
-        response = requests.get(f"{url}/server_info", timeout=INFO_TIMEOUT)
-        response.raise_for_status()
-        info = response.json()
-    except (requests.RequestException, ValueError) as error:
-        raise ValueError(
-            f"{flag} {url}: no SGLang server answers /server_info there ({error}); "
-            "fix: start it, or correct the address"
-        ) from error
+    info = server_info(url, flag)
     algorithm = (info.get("eagle31") or {}).get("algorithm") or info.get("speculative_algorithm")
     dtype = str(info.get("dtype")).removeprefix("torch.")
     return Facts(
