@@ -5,7 +5,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-seams test-served check seams-doc checkpoints checkpoints-doc features features-doc results results-doc fuzz soak bench clean
+.PHONY: help setup demo test test-unit test-seams test-served check seams-doc checkpoints checkpoints-doc features features-doc results results-doc fuzz soak bench bench-doc clean
 
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -14,6 +14,7 @@ STAMP := $(VENV)/.sglang-eagle31
 ARGS ?=
 SEED ?= 0
 PYTEST ?= $(PY) -m pytest -m "not gpu"
+BENCH := --out docs/results/bench.json --document docs/performance.md
 
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
@@ -57,7 +58,7 @@ test-served: setup ## minutes: real SGLang servers (tests/integration, tests/e2e
 	@echo "[test] integration, e2e"
 	@$(DEADLINE) $(SERVED_DEADLINE) $(PYTEST) tests/integration $(wildcard tests/e2e)
 
-check: setup seams-doc checkpoints-doc features-doc results-doc ## lint, format, types, generated documents
+check: setup seams-doc checkpoints-doc features-doc results-doc bench-doc ## lint, format, types, generated documents
 	@echo "[check] ruff"
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
@@ -102,8 +103,12 @@ soak: setup ## long: 500 mixed requests and faults, 10,000 rounds of rollback, t
 	@echo "[soak] distribution: build/verify/distribution.json"
 	@$(PY) -m sglang_eagle31 verify --distribution --steps 50000 --seed $(SEED)
 
-bench: setup ## throughput of EAGLE31, EAGLE3 and no speculation at concurrency 1, 4, 16
-	@$(PY) launch/batch_throughput.py $(ARGS)
+bench: setup ## hours: speed by concurrency with and without speculation; writes docs/results/bench.json, docs/performance.md
+	@$(PY) -m sglang_eagle31 bench $(BENCH) $(ARGS)
+
+bench-doc: setup
+	@echo "[check] docs/performance.md is what docs/results/bench.json says"
+	@$(PY) -m sglang_eagle31 bench $(BENCH) --check
 
 clean: ## remove build/ and caches (not the virtual environment, not the prepared model)
 	@rm -rf build .mypy_cache .pytest_cache .ruff_cache

@@ -102,5 +102,6 @@ def install(seams: Iterable[Seam]) -> list[str]:
             HookRegistry.register(seam.target, seam.handler, HookType[seam.kind])
             _applied.add(seam.target)
     HookRegistry.apply_hooks()
-    lost = [seam for seam in wrapped if not seam.in_place()]
+    # A seam that did not fit before and does now was looked for in a source file that only imports it.
+    lost = [seam for seam in seams if seam.handler is not None and not seam.reasons() and not seam.in_place()]
     return fit(seams) + [f"the hook on {seam.target} did not take effect" for seam in lost]

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 ENV = "SGLANG_EAGLE31_OPTIONS"
 ATTRIBUTE = "_eagle31_options"
 NAMES = ("EAGLE31", "EAGLE3.1")
+GUARD = ("on", "off", "observe")
 SHARED = ("drift_sample",)
 """Options that serve other speculative algorithms too."""
 
@@ -29,12 +30,14 @@ class Eagle31Config:
     Attributes:
         override: ``KEY=VALUE`` facts about the head that its files leave open or state wrongly.
         cache_dir: folder for staged heads; None is ``$SGLANG_EAGLE31_CACHE`` or ``~/.cache/sglang-eagle31``.
+        guard: ``on``, ``off`` or ``observe``; None is ``on`` on a CPU and ``observe`` elsewhere.
         drift_sample: share of draft rounds that the drift probe records, 0 to 1; 0 installs nothing.
     """
 
     override: tuple[str, ...] = ()
     cache_dir: str | None = None
     drift_sample: float = 0.0
+    guard: str | None = None
 
     @classmethod
     def from_env(cls) -> Eagle31Config:
@@ -89,7 +92,10 @@ class Eagle31Config:
         rate = raw.get("drift_sample", 0.0)
         if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate <= 1:
             raise ValueError(f"--eagle31-drift-sample {rate!r}: expected a share of rounds; fix: a number from 0 to 1")
-        return cls(override=tuple(override), cache_dir=cache_dir, drift_sample=float(rate))
+        guard = raw.get("guard")
+        if guard is not None and guard not in GUARD:
+            raise ValueError(f"--eagle31-guard {guard!r}: expected one of {', '.join(GUARD)}; fix: leave it out")
+        return cls(override=tuple(override), cache_dir=cache_dir, drift_sample=float(rate), guard=guard)
 
     def attach(self, server_args: Any) -> None:
         """Keep the options on SGLang's record."""
@@ -138,6 +144,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RATE",
         help="Share of draft rounds that the drift probe records, 0 to 1 (default 0: nothing is installed). Also with "
         "--speculative-algorithm EAGLE, EAGLE3, NEXTN, STANDALONE. python -m sglang_eagle31 drift --url URL reads it.",
+    )
+    group.add_argument(
+        "--eagle31-guard",
+        choices=GUARD,
+        help="Whether to draft only as much as pays: on (default on a CPU) runs the fastest of some shapes up to the "
+        "configured one, no speculation among them, as measured while serving; observe (default elsewhere) only "
+        "reports; off does nothing.",
     )
     known = [option for action in group._group_actions for option in action.option_strings]
     plain_error = parser.error

@@ -9,7 +9,10 @@ from sglang.srt.runtime_context import get_context, get_spec
 from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 
 from sglang_eagle31 import algorithm, target
+from sglang_eagle31.config import Eagle31Config
 from sglang_eagle31.drafter.spec import DrafterSpec
+from sglang_eagle31.guard.install import attach
+from sglang_eagle31.guard.live import Guard
 from sglang_eagle31.lossless.prefill import repaired
 
 logger = logging.getLogger("sglang_eagle31")
@@ -43,6 +46,8 @@ class HeadWeights:
 class Eagle31Worker(EAGLEWorkerV2):
     """SGLang's worker for an EAGLE31 server; drafting, verification and caches are inherited."""
 
+    guard: Guard | None = None
+
     def init_attention_backends(self) -> None:
         """Compare what the target captures with the head's spec, before graphs are captured.
 
@@ -61,6 +66,32 @@ class Eagle31Worker(EAGLEWorkerV2):
         facts = algorithm.facts_of(self.server_args)
         assert facts is not None
         logger.info(algorithm.describe(facts))
+
+    def init_cuda_graphs(self, *args: Any, **kwargs: Any) -> None:
+        """SGLang's, then the guard, which may prepare more of them."""
+        super().init_cuda_graphs(*args, **kwargs)
+        self.guard = attach(self, Eagle31Config.of(self.server_args).guard)
+
+    def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """SGLang's round, in the shape that the guard chooses."""
+        if self.guard is None:
+            return super().forward_batch_generation(batch, *args, **kwargs)
+        return self.guard.around(super().forward_batch_generation, batch, *args, **kwargs)
+
+    def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
+        """SGLang's, and the guard's, where it could not read the round before."""
+        super().on_verify_complete_cpu(num_correct_drafts_per_req, batch_size)
+        if self.guard is not None and self.device != "cpu":
+            self.guard.processed(num_correct_drafts_per_req)
+
+    def _stub_skipped_draft_extend(self, batch: Any, batch_output: Any) -> None:
+        """SGLang's, as wide as the configured draft, and the guard keeps what the draft did not read."""
+        running: int = self.topk
+        self.topk: int = self.draft_worker.topk
+        super()._stub_skipped_draft_extend(batch, batch_output)
+        self.topk = running
+        if self.guard is not None and self.guard.backlog is not None:
+            self.guard.skipped(batch, batch_output)
 
     def alloc_memory_pool(self, *args: Any, **kwargs: Any) -> Any:
         """SGLang's, which refuses rejection sampling with a reduced draft vocabulary; on a CPU it is served.

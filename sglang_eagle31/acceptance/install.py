@@ -37,7 +37,9 @@ def attach(worker: Any) -> Watch | None:
 
     if get_parallel().attn_tp_rank or get_parallel().pp_rank:
         return None
-    watch = Watch(worker.speculative_num_steps, get_observability().enable_metrics)
+    guard = getattr(worker, "guard", None)
+    opened = guard.ledger.export if guard is not None else None
+    watch = Watch(worker.speculative_num_steps, get_observability().enable_metrics, opened)
     batch_result_processor_decode.WATCHES.append(watch)
     hooked = replace(
         batch_result_processor_decode.SEAM, kind="AROUND", handler=batch_result_processor_decode.count_round

@@ -21,9 +21,12 @@ TALLY = "eagle31_tally"
 class Watch:
     """The meter of this process; it is made at the first round, when a request brings the tokenizer."""
 
-    def __init__(self, steps: int, metrics: bool) -> None:
-        """``steps`` is the configured depth; ``metrics`` whether the server exports to Prometheus."""
-        self.steps, self.metrics = steps, metrics
+    def __init__(self, steps: int, metrics: bool, opened: Callable[[dict[str, str]], None] | None = None) -> None:
+        """``steps`` is the configured depth; ``metrics`` whether the server exports to Prometheus.
+
+        ``opened`` is told SGLang's labels once they are known.
+        """
+        self.steps, self.metrics, self.opened = steps, metrics, opened
         self.meter: Meter | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -47,7 +50,10 @@ class Watch:
         special, name = special_tokens(batch.reqs[0].tokenizer, processor.model_config)
         self.meter = Meter(Templates(special, name), self.steps)
         if self.metrics:
-            self.meter.exporter = Exporter(getattr(processor.metrics_collector, "labels", None) or {})
+            labels = getattr(processor.metrics_collector, "labels", None) or {}
+            self.meter.exporter = Exporter(labels)
+            if self.opened is not None:
+                self.opened(labels)
         return self.meter
 
 

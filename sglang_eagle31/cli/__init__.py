@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sglang_eagle31 import __version__
 
-COMMANDS = ("audit", "convert", "data", "demo", "doctor", "drift", "robust", "train", "tune", "verify")
+COMMANDS = ("audit", "bench", "convert", "data", "demo", "doctor", "drift", "robust", "train", "tune", "verify")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -266,9 +266,16 @@ def register_latent() -> None:
 
 def draft_decode_backend(factory: Any) -> Any:
     """The draft decode backend of a DraftBackendFactory whose decode backend is torch_native, else None."""
-    if factory.speculative_num_steps <= 1 or not _is_ours(factory, attention_backends()[1]):
+    if not _is_ours(factory, attention_backends()[1]):
         return None
-    backend = MultiStepDraftBackend(factory.draft_model_runner, factory.topk, factory.speculative_num_steps)
+    return multi_step_backend(factory.draft_model_runner, factory.topk, factory.speculative_num_steps)
+
+
+def multi_step_backend(runner: Any, topk: int, num_steps: int) -> MultiStepDraftBackend | None:
+    """The draft decode backend of one shape; None where the draft's layer runs only after verification."""
+    if num_steps <= 1:
+        return None
+    backend = MultiStepDraftBackend(runner, topk, num_steps)
     for each in (backend, *backend.attn_backends):
         each.prefill_attention_backend_str = each.decode_attention_backend_str = NAME  # type: ignore[attr-defined]
     return backend

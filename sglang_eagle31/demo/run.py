@@ -74,7 +74,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
     _say("3/3 without speculation")
     with serve_sglang("plain", model, options.server_args(), log_dir=log_dir, console=console) as server:
         plain = _answers(server, prompts, options)
-        verdicts = _judge_all(server, plain, speculative, bound)
+        verdicts = judge_all(server.url, plain, speculative, bound)
 
     result = report.provenance(argv) | report.summarise(plain, speculative, verdicts, options.tree)
     result |= {"dtype": options.dtype, "tie_bound": bound, "concurrency": options.concurrency}
@@ -94,19 +94,22 @@ def _answers(server: Server, prompts: Sequence[Messages], options: Options) -> R
         return chat_all(server.url, prompts, options.tokens, options.concurrency, bar.update)
 
 
-def _judge_all(server: Server, plain: Run, speculative: Run, bound: float) -> list[Verdict]:
-    """Verdict for each prompt, with the logits looked up in ``server``, the one without speculation."""
-    return [_judge(server, a, b, bound) for a, b in zip(plain.answers, speculative.answers, strict=True)]
+def judge_all(url: str, plain: Run, speculative: Run, bound: float) -> list[Verdict]:
+    """Verdict for each prompt; ``url`` is of the server without speculation, where the logits are looked up.
+
+    Raises RuntimeError where the prompts of the two are not the same tokens.
+    """
+    return [_judge(url, a, b, bound) for a, b in zip(plain.answers, speculative.answers, strict=True)]
 
 
-def _judge(server: Server, plain: Answer, speculative: Answer, bound: float) -> Verdict:
+def _judge(url: str, plain: Answer, speculative: Answer, bound: float) -> Verdict:
     if plain.prompt_ids != speculative.prompt_ids:
         raise RuntimeError(f"the servers tokenised the prompt {plain.prompt[:60]!r} differently")
 
     def look_up(difference: Difference) -> tuple[float, float, float]:
         assert difference.plain is not None and difference.speculative is not None
         prefix = plain.prompt_ids + plain.token_ids[: difference.index]
-        found = next_token(server.url, prefix, (difference.plain, difference.speculative), top=5)
+        found = next_token(url, prefix, (difference.plain, difference.speculative), top=5)
         return found.top[0], found.wanted[difference.plain], found.wanted[difference.speculative]
 
     return judge(plain.token_ids, speculative.token_ids, look_up, bound)

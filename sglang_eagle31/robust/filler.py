@@ -51,22 +51,28 @@ class Filler:
         return filler
 
     def case(self, tokens: int, index: int, messages: Messages) -> Case | None:
+        """Question ``index`` as `chat` has it, in token ids."""
+        chat = self.chat(tokens, index, messages)
+        return None if chat is None else Case(context_name(tokens), index, self.renderer.chat(chat))
+
+    def chat(self, tokens: int, index: int, messages: Messages) -> Messages | None:
         """Question ``index`` with so much text that the prompt has at most ``tokens`` tokens.
 
         None if it does not fit, or if the text is too short for the bucket.
         """
         order = self._from(index)
-        room = tokens - len(self._ids(messages, []))
+        room = tokens - len(self.renderer.chat(self._filled(messages, [])))
         ends = accumulate(self.sizes[line] for line in order)
         count = sum(end <= room for end in ends)
         while count > 0:
-            ids = self._ids(messages, [self.lines[line] for line in order[:count]])
-            if len(ids) <= tokens:  # lengths of lines on their own do not add up exactly
+            chat = self._filled(messages, [self.lines[line] for line in order[:count]])
+            length = len(self.renderer.chat(chat))
+            if length <= tokens:  # lengths of lines on their own do not add up exactly
                 break
             count -= 1
-        if count == 0 or len(ids) < TOLERANCE * tokens:
+        if count == 0 or length < TOLERANCE * tokens:
             return None
-        return Case(context_name(tokens), index, ids)
+        return chat
 
     def cases(self, tokens: int, chats: Sequence[Messages]) -> list[Case]:
         """The bucket of ``tokens``."""
@@ -78,6 +84,6 @@ class Filler:
         first = int(len(self.lines) * ((self.shift + index * 0.618034) % 1.0))
         return [*range(first, len(self.lines)), *range(first)]
 
-    def _ids(self, messages: Messages, lines: Sequence[str]) -> tuple[int, ...]:
+    def _filled(self, messages: Messages, lines: Sequence[str]) -> Messages:
         text = texts.FILLER_HEAD + "\n".join(lines) + texts.FILLER_TAIL + str(messages[-1]["content"])
-        return self.renderer.chat([*messages[:-1], {**messages[-1], "content": text}])
+        return [*messages[:-1], {**messages[-1], "content": text}]

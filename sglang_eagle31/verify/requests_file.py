@@ -47,25 +47,32 @@ class Request:
         return Request(self.line, self.route, {**self.body, "sampling_params": {**self.sampling, "temperature": 0}})
 
 
-def read_requests(path: Path, limit: int | None = None, make_greedy: bool = False) -> list[Request]:
+def read_requests(
+    path: Path, limit: int | None = None, make_greedy: bool = False, flag: str = "--requests"
+) -> list[Request]:
     """The first ``limit`` requests of a file; ``make_greedy`` sets temperature 0 in all of them.
+
+    ``flag`` is the option that named the file, for messages.
 
     Raises ValueError for a file that cannot be read or is empty, and for a line that is neither kind of body.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"--requests {path}: cannot be read ({error}); fix: a JSON-lines file") from error
-    found = [_request(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+        raise ValueError(f"{flag} {path}: cannot be read ({error}); fix: a JSON-lines file") from error
+    found = [
+        _request(f"{flag} {path}, line {number}", number, line)
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
     if not found:
-        raise ValueError(f"--requests {path}: holds no request; fix: one JSON body a line")
+        raise ValueError(f"{flag} {path}: holds no request; fix: one JSON body a line")
     if limit is not None and limit < 1:
         raise ValueError(f"--limit {limit}: expected at least 1; fix: leave it out for all {len(found)} requests")
     return [request.made_greedy() if make_greedy else request for request in found[:limit]]
 
 
-def _request(path: Path, number: int, line: str) -> Request:
-    where = f"--requests {path}, line {number}"
+def _request(where: str, number: int, line: str) -> Request:
     try:
         body = json.loads(line)
     except ValueError as error:

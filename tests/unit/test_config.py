@@ -49,7 +49,7 @@ def test_options_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ("text", "named"),
     [
         ("{feedback", ["is not JSON", "fix: unset it"]),
-        ('{"overide": []}', ["unknown option overide", "known: cache_dir, drift_sample, override"]),
+        ('{"overide": []}', ["unknown option overide", "known: cache_dir, drift_sample, guard, override"]),
         ("[1]", ["unknown option [1]"]),
         ('"EAGLE31"', ["unknown option 'EAGLE31'"]),
         ('{"override": "feedback=post"}', ["--eagle31-override", "feedback=post", "a list"]),
@@ -57,6 +57,7 @@ def test_options_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ('{"override": [3]}', ["--eagle31-override", "3", "KEY=VALUE"]),
         ('{"override": 3}', ["--eagle31-override", "3", "KEY=VALUE"]),
         ('{"cache_dir": 3}', ["--eagle31-cache-dir", "3"]),
+        ('{"guard": "auto"}', ["--eagle31-guard", "auto", "on, off, observe"]),
     ],
 )
 def test_a_bad_environment_names_variable_value_and_fix(

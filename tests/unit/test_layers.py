@@ -22,6 +22,7 @@ FILES = {
 MAY_IMPORT_SGLANG = {
     "plugin.py",
     "acceptance/install.py",
+    "bench/child.py",
     "algorithm.py",
     "reasons.py",
     "worker.py",
@@ -43,11 +44,13 @@ MAY_IMPORT_SGLANG_FOLDERS = ("cli/", "demo/", "patches/")
 LIBRARIES = {"huggingface_hub", "numpy", "rich", "safetensors", "torch", "tqdm"}
 MORE = {
     "acceptance/": {"prometheus_client", "requests"},
+    "bench/": {"matplotlib", "requests"},
     "train/": {"gguf", "matplotlib", "transformers", "yaml"},
     "demo/": {"gguf", "requests", "transformers"},
     "doctor/": {"packaging"},
     "drift/": {"matplotlib", "prometheus_client", "requests", "transformers"},
     "robust/": {"jinja2", "matplotlib", "requests", "transformers"},
+    "tune/": {"matplotlib", "requests"},
     "verify/": {"requests"},
 }
 

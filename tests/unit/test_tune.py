@@ -115,3 +115,11 @@ def test_a_mode_must_be_named(capsys):
         main(["tune", "--acceptance", "0.8", "--cost", "0.05"])
     assert stopped.value.code == 2
     assert "--simulate is required" in capsys.readouterr().err
+
+
+def test_options_of_the_other_mode(capsys):
+    assert "--goal: belongs to --url; fix:" in tune(
+        capsys, "--acceptance", "0.8", "--cost", "0.05", "--goal", "latency", status=2
+    )
+    assert main(["tune", "--url", "http://localhost:1", "--cost", "0.1"]) == 2
+    assert "--cost: belongs to --simulate" in capsys.readouterr().err
