@@ -94,7 +94,7 @@ class Eagle31Config:
             raise ValueError(f"--eagle31-drift-sample {rate!r}: expected a share of rounds; fix: a number from 0 to 1")
         guard = raw.get("guard")
         if guard is not None and guard not in GUARD:
-            raise ValueError(f"--eagle31-guard {guard!r}: expected one of {', '.join(GUARD)}; fix: leave it out")
+            raise ValueError(f"--eagle31-guard {guard!r}: expected one of {', '.join(GUARD)} (in {ENV}: the same)")
         return cls(override=tuple(override), cache_dir=cache_dir, drift_sample=float(rate), guard=guard)
 
     def attach(self, server_args: Any) -> None:
