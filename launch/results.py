@@ -130,7 +130,7 @@ def serve(head: Path, model: Path, args: argparse.Namespace, folder: Path, varia
 def flags(head: Path, args: argparse.Namespace) -> list[str]:
     """Of the server."""
     found = ["--device", args.device, "--dtype", args.dtype, "--random-seed", "0", "--max-running-requests", "4"]
-    found += ["--max-total-tokens", "16384", "--speculative-algorithm", "EAGLE31"]
+    found += ["--max-total-tokens", "16384", "--speculative-algorithm", "EAGLE31", "--eagle31-guard", "off"]
     return [*found, "--speculative-draft-model-path", str(head), *Tree(*twins.TREE).flags()]
 
 

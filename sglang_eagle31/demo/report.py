@@ -95,6 +95,9 @@ def render(result: Mapping[str, Any]) -> Group:
     for depth, share in enumerate(result["accept_by_depth"], start=1):
         bar = "█" * round(share * BAR_WIDTH)
         table.add_row(f"  depth {depth}", Text(f"{bar:<{BAR_WIDTH}} {share:6.1%}"))
+    if result.get("fallback_ratio") is not None:
+        text = f"{result['fallback_ratio']:.0%} of the rounds without a draft, which the guard chose (docs/guard.md)"
+        table.add_row("fallback ratio", text)
     table.add_row("identical", Text("yes", "bold green") if result["identical"] else Text("NO", "bold red"))
     table.add_row("ties", _ties(result))
     lines = [_difference_line(entry) for entry in result["per_prompt"] if entry["outcome"] == Outcome.DIFFERENT.value]

@@ -11,11 +11,13 @@ from pathlib import Path
 from rich.console import Console
 from tqdm import tqdm
 
+from sglang_eagle31.bench import counters
 from sglang_eagle31.demo import report
 from sglang_eagle31.demo.client import Answer, Messages, Run, chat_all, load_prompts, next_token
 from sglang_eagle31.demo.compare import Difference, Verdict, judge, tie_bound
 from sglang_eagle31.demo.model import prepare_model
 from sglang_eagle31.demo.servers import Server, serve_sglang
+from sglang_eagle31.robust.server import server_info
 
 PROMPTS = Path(__file__).parent / "prompts.jsonl"
 HEAD = Path(__file__).resolve().parents[2] / "launch" / "heads" / "smollm2-135m-eagle31"
@@ -71,12 +73,14 @@ def run(options: Options, argv: Sequence[str]) -> int:
     log_dir = options.out.parent
     with serve_sglang("eagle31", model, args, log_dir=log_dir, console=console) as server:
         speculative = _answers(server, prompts, options)
+        counted = counters.read(server_info(server.url))
     _say("3/3 without speculation")
     with serve_sglang("plain", model, options.server_args(), log_dir=log_dir, console=console) as server:
         plain = _answers(server, prompts, options)
         verdicts = judge_all(server.url, plain, speculative, bound)
 
     result = report.provenance(argv) | report.summarise(plain, speculative, verdicts, options.tree)
+    result["fallback_ratio"] = counted.fallback_ratio
     result |= {"dtype": options.dtype, "tie_bound": bound, "concurrency": options.concurrency}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

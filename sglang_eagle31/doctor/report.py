@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sglang_eagle31.doctor.checks import acceptance, checklist, head, machine, plugins, server, software
+from sglang_eagle31.doctor.checks import acceptance, checklist, guard, head, machine, plugins, server, software
 from sglang_eagle31.doctor.facts import Facts, Line, Status
 
 SCHEMA = 1
@@ -74,6 +74,7 @@ def _served(facts: Facts) -> list[Line | None]:
         acceptance.templates(one),
         acceptance.contexts(one),
         acceptance.drift(one),
+        guard.guard(one),
     ]
 
 

@@ -33,8 +33,8 @@ class Asks:
         if not any(params):
             return cls((None,) * len(params))
         caps = tuple(_cap(one) for one in params)
-        pins = {(one or {}).get(PIN) for one in params}
-        return cls(caps, _shape(pins.pop()) if len(pins) == 1 else None)
+        pins = {_pin(one) for one in params}
+        return cls(caps, pins.pop() if len(pins) == 1 else None)
 
     def fit(self, wanted: Shape, shapes: Sequence[Shape]) -> Shape:
         """``wanted``, or where no request may draft so deep, the widest of ``shapes`` that one may."""
@@ -55,9 +55,9 @@ def wrong(params: dict[str, Any] | None) -> str | None:
     """What is wrong with the ``custom_params`` of a request, and the fix; None where nothing is."""
     if not isinstance(params, dict):
         return None
-    if CAP in params and _cap(params) is None:
+    if params.get(CAP) is not None and _cap(params) is None:
         return f"custom_params {CAP}={params[CAP]!r}: expected a number of steps; fix: 0 (no speculation) or more"
-    if params.get(PIN) is not None and _shape(params[PIN]) is None:
+    if params.get(PIN) is not None and _pin(params) is None:
         return f"custom_params {PIN}={params[PIN]!r}: expected steps,topk,draft_tokens; fix: for example 3,1,4"
     return None
 
@@ -67,7 +67,8 @@ def _cap(params: dict[str, Any] | None) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _shape(text: Any) -> Shape | None:
+def _pin(params: dict[str, Any] | None) -> Shape | None:
+    text = params.get(PIN) if isinstance(params, dict) else None
     try:
         return Shape.parse(text) if isinstance(text, str) else None
     except ValueError:

@@ -43,6 +43,8 @@ class Backlog:
         self.unread = {rid: before.get(rid) or deque() for rid in rids}  # those who left are forgotten
         for row, (rid, position) in enumerate(zip(rids, positions, strict=True)):
             kept = self.unread[rid]
+            if kept and kept[-1].position != position - 1:
+                kept.clear()  # it was prefilled again since, which the draft read
             kept.append(Unread(position, tokens, states, row))
             while len(kept) > most:
                 kept.popleft()

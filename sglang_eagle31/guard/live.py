@@ -106,6 +106,10 @@ class Guard:
         return self.ledger.to_json()
 
     def _choose(self, batch: int) -> Shape:
+        wanted = self._wanted(batch)
+        return wanted if wanted.steps or self.switch.plain else self.configured
+
+    def _wanted(self, batch: int) -> Shape:
         pin = self.asks.pin
         if pin is not None and may_pin(pin, self.configured, tuple(self.policy.shapes), self.switch.everywhere):
             return pin
@@ -129,7 +133,9 @@ class Guard:
             over = self.waiting.popleft()
             self.ledger.count(over.shape, over.outcome)
             if over.outcome is not None and over.seconds is not None:
-                self.policy.observe(len(over.asks.caps), over.shape, over.outcome, over.seconds)
+                # What a client pins shows what shapes take and give, and not whether the choice was right.
+                tell = self.policy.learn if over.shape == over.asks.pin else self.policy.observe
+                tell(len(over.asks.caps), over.shape, over.outcome, over.seconds)
 
 
 def _of_lengths(shape: Shape, accepted: list[int], asks: Asks) -> Outcome | None:

@@ -93,8 +93,15 @@ class Policy:
         due = EVERY if self.times.count(batch, NO_SPECULATION) < ENOUGH else REFRESH
         return NO_SPECULATION if regime.since_plain >= due else regime.running
 
+    def learn(self, batch: int, shape: Shape, outcome: Outcome, seconds: float) -> None:
+        """What a round took and gave, without deciding anything by it; arguments as those of `observe`."""
+        self.times.add(batch, shape, seconds)
+        self.last_batch = batch
+        if shape.steps:
+            self.evidence.add(outcome)
+
     def observe(self, batch: int, shape: Shape, outcome: Outcome, seconds: float) -> None:
-        """One round that was run, whoever chose its shape.
+        """One round that was run.
 
         Args:
             batch: its requests.
@@ -102,10 +109,7 @@ class Policy:
             outcome: what its verification gave.
             seconds: from its beginning to the next one's, no prefill in between.
         """
-        self.times.add(batch, shape, seconds)
-        self.last_batch = batch
-        if shape.steps:
-            self.evidence.add(outcome)
+        self.learn(batch, shape, outcome, seconds)
         regime = self.regime(batch)
         if regime.untimed:
             self._timed(regime, batch, shape)

@@ -17,7 +17,7 @@ class CpuSwitch:
     smaller one.
     """
 
-    everywhere = True
+    everywhere = plain = True
 
     def __init__(self, worker: Any, configured: Shape) -> None:
         self.worker, self.configured, self.running = worker, configured, configured
@@ -68,9 +68,9 @@ class CpuSwitch:
 
 
 class GraphSwitch:
-    """On other devices: SGLang's adaptive runtime states, each with its own graphs; for chains only, as SGLang's are."""
+    """On other devices: SGLang's adaptive runtime states, each with its own graphs; chains only, as SGLang's are."""
 
-    everywhere = False
+    everywhere, plain = False, True
 
     def __init__(self, worker: Any, configured: Shape) -> None:
         """Prepare the state without speculation beside the configured one; what SGLang raises if it cannot."""
@@ -110,7 +110,7 @@ class GraphSwitch:
 class Still:
     """No other shape than the configured one can be run."""
 
-    everywhere = False
+    everywhere = plain = False
 
     def __init__(self, configured: Shape) -> None:
         self.running = configured

@@ -10,6 +10,7 @@ from typing import Any
 import requests
 
 from sglang_eagle31.demo.compare import loops
+from sglang_eagle31.guard.asks import PIN
 from sglang_eagle31.robust.prompts import Case
 
 TIMEOUT = 1800.0
@@ -35,13 +36,16 @@ class Reply:
         return loops(self.token_ids)
 
 
-def ask(url: str, case: Case, max_tokens: int) -> Reply:
-    """One greedy answer through ``/generate``.
+def ask(url: str, case: Case, max_tokens: int, shape: str | None = None) -> Reply:
+    """One greedy answer through ``/generate``, drafted in ``shape`` whatever the server's guard would choose.
 
     Raises ValueError if the server refuses the request or reports no speculation, requests.ConnectionError if it is
     gone.
     """
-    body = {"input_ids": list(case.ids), "sampling_params": {"temperature": 0, "max_new_tokens": max_tokens}}
+    params: dict[str, Any] = {"temperature": 0, "max_new_tokens": max_tokens}
+    if shape is not None:
+        params["custom_params"] = {PIN: shape}
+    body = {"input_ids": list(case.ids), "sampling_params": params}
     response = requests.post(f"{url}/generate", json=body, timeout=TIMEOUT)
     if not response.ok:
         raise ValueError(
@@ -66,12 +70,17 @@ def reply_of(url: str, case: Case, answer: dict[str, Any]) -> Reply:
 
 
 def ask_all(
-    url: str, cases: Sequence[Case], max_tokens: int, concurrency: int, advance: Callable[[], object]
+    url: str,
+    cases: Sequence[Case],
+    max_tokens: int,
+    concurrency: int,
+    advance: Callable[[], object],
+    shape: str | None = None,
 ) -> list[Reply]:
     """All cases in order, ``concurrency`` at a time; ``advance`` is called after each answer."""
 
     def one(case: Case) -> Reply:
-        reply = ask(url, case, max_tokens)
+        reply = ask(url, case, max_tokens, shape)
         advance()
         return reply
 

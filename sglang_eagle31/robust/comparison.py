@@ -56,6 +56,12 @@ def caveats(results: Sequence[HeadResult]) -> list[str]:
         for result in results
         if result.head.adaptive
     ]
+    notes += [
+        f"{result.head.name}: each request pins the shape {result.head.pinned}, which the server's guard heeds as long "
+        "as nobody else asks it anything"
+        for result in results
+        if result.head.pinned
+    ]
     if len({str(model) for model in models.values()}) > 1:
         listed = ", ".join(f"{name}: {model}" for name, model in models.items())
         notes.append(f"the servers name different targets ({listed}): compare heads only if these are the same model")

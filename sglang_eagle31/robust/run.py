@@ -120,7 +120,7 @@ def _measure_head(head: Head, groups: dict[str, list[Case]], options: Options, n
     cases = [case for group in groups.values() for case in group]
     try:
         with tqdm(total=len(cases), desc=head.name, unit="answer", file=sys.stdout) as bar:
-            replies = ask_all(head.url, cases, options.max_tokens, options.concurrency, bar.update)
+            replies = ask_all(head.url, cases, options.max_tokens, options.concurrency, bar.update, head.pinned)
     except requests.RequestException as error:
         raise ValueError(
             f"--url {head.url}: the server stopped answering ({error}); fix: see its log, and start it again"

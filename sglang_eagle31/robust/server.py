@@ -11,6 +11,8 @@ from typing import Any
 
 import requests
 
+from sglang_eagle31.bench.counters import guards
+
 TIMEOUT = 60.0
 """Seconds for ``/server_info``."""
 
@@ -41,6 +43,8 @@ class Head:
     """Whether positions and window were read: None then means that there is no limit, no window."""
     adaptive: bool
     """Whether the server changes its number of steps while it runs."""
+    pinned: str | None = None
+    """Shape that each request asks for, because the server's guard would choose others; None where it does not."""
 
     @property
     def chain(self) -> bool:
@@ -134,7 +138,13 @@ def head_of(name: str | None, url: str, info: Mapping[str, Any]) -> Head:
         window=_number(stated) or _number((config or {}).get("sliding_window")),
         config_known=config is not None,
         adaptive=bool(info.get("speculative_adaptive")),
+        pinned=_guarded(info),
     )
+
+
+def _guarded(info: Mapping[str, Any]) -> str | None:
+    """The configured shape of a server whose guard chooses shapes."""
+    return next((str(guard["configured"]) for guard in guards(info) if guard["mode"] == "on"), None)
 
 
 def _config_of(path: Any) -> Mapping[str, Any] | None:

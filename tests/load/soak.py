@@ -2,7 +2,7 @@
 
     python tests/load/soak.py --requests 500 --concurrency 16 --seed 0
 
-Serves a tiny target in float32 and its head, as a chain and as a tree. Every answer must be its twin's, what was broken
+Serves a tiny target in float32 and its head, as a chain, as a tree, and with the guard. Every answer must be its twin's, what was broken
 off must be the beginning of its twin's, a refusal must have its twin's status; nothing may be held when the server is
 idle, and its memory may not grow after the first of the rounds that the requests are sent in. Then the head is deleted,
 the scheduler is killed under load, and another server gets SIGTERM under load.
@@ -37,7 +37,8 @@ from load.traffic import CONTEXT, Request, traffic  # noqa: E402
 from sglang_eagle31.demo.report import provenance  # noqa: E402
 from sglang_eagle31.demo.servers import Server, ServerFailed, serve_sglang  # noqa: E402
 
-TREES = {"chain": (3, 1, 4), "tree": (5, 4, 16)}
+TREES = {"chain": (3, 1, 4), "tree": (5, 4, 16), "guard": (5, 4, 16)}
+"""The last one with the guard, which runs other shapes too."""
 FLAGS = [flag for flag in conftest.COMMON if flag != "--skip-tokenizer-init"] + ["--context-length", str(CONTEXT)]
 PLAIN = ["--disable-overlap-schedule"]
 """Without speculation, SGLang's overlap schedule counts penalties a step late."""
@@ -119,6 +120,7 @@ class Soak:
         begin, head = time.monotonic(), models.write_head(self.folder / name / "head")
         cache = self.folder / name / "cache"
         flags = [*conftest.speculate("EAGLE31", head, *TREES[name]), "--eagle31-cache-dir", str(cache)]
+        flags += ["--eagle31-guard", "on" if name == "guard" else "off"]
         try:
             with self.serve(name, *flags) as server:
                 run = self.rounds(server, load, twins)

@@ -72,6 +72,22 @@ ACCEPTANCE = {
     "requests": {"finished": 20, "aborted": 0, "accept_length": {"upper_edges": [1.0], "counts": [0, 20], "sum": 50.0}},
     "alarm": {"cause": None, "times": 0},
 }
+GUARD = {
+    "mode": "on",
+    "configured": "3,1,4",
+    "shapes": ["3,1,4", "1,1,2"],
+    "any": True,
+    "rounds": {"plain": 100, "drafted": 900},
+    "fallback_ratio": 0.1,
+    "changes": 2,
+    "acceptance": [[0.7], [0.7], [0.6]],
+    "tried": [[1000.0], [700.0], [500.0]],
+    "hit": [[700.0], [500.0], [300.0]],
+    "seconds": {"0,1,1": {"1": 0.1}, "3,1,4": {"1": 0.15}},
+    "running": {"1": "3,1,4", "4": "1,1,2"},
+    "predicted": {"0,1,1": 1.0, "1,1,2": 1.2, "3,1,4": 1.4},
+    "realised": 1.3,
+}
 INFO = {
     "model_path": "/target",
     "version": "0.5.23",
@@ -87,7 +103,7 @@ INFO = {
     "max_total_num_tokens": 16000,
     "max_running_requests": 16,
     "enable_metrics": True,
-    "internal_states": [{"eagle31": {"acceptance": ACCEPTANCE}, "avg_spec_accept_length": 2.5}],
+    "internal_states": [{"eagle31": {"acceptance": ACCEPTANCE, "guard": GUARD}, "avg_spec_accept_length": 2.5}],
     "eagle31": {
         "algorithm": "EAGLE31",
         "version": "0.1.0",
@@ -124,4 +140,9 @@ def counted(total: dict[str, Any] | None = None, **changes: Any) -> Server:
     """The healthy server with another acceptance record."""
     record = copy.deepcopy(ACCEPTANCE)
     record["total"].update(total or {})
-    return served(internal_states=[{"eagle31": {"acceptance": {**record, **changes}}}])
+    return served(internal_states=[{"eagle31": {"acceptance": {**record, **changes}, "guard": GUARD}}])
+
+
+def guarded(*changes: dict[str, Any]) -> Server:
+    """The healthy server with other records of its guard, one a scheduler."""
+    return served(internal_states=[{"eagle31": {"acceptance": ACCEPTANCE, "guard": GUARD | one}} for one in changes])

@@ -26,6 +26,7 @@ class FakeModel:
     histogram: list[int] = field(default_factory=list)
     logprobs: dict[int, float] = field(default_factory=dict)
     bodies: list[dict] = field(default_factory=list)
+    info: dict = field(default_factory=dict)
 
     def reply(self, path, body):
         self.bodies.append(body)
@@ -53,6 +54,11 @@ def serving(model):
             self.send_response(200 if known else 400)
             self.end_headers()
             self.wfile.write(json.dumps(model.reply(self.path, body)).encode() if known else b"no such route")
+
+        def do_GET(self):
+            self.send_response(200 if self.path == "/server_info" else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps(model.info).encode())
 
         def log_message(self, *args):
             pass
@@ -136,7 +142,15 @@ def test_same_tokens_end_with_zero(fake_demo, capsys):
     assert (code, record["identical"], record["ties"], record["prompts"]) == (0, True, 0, 2)
     assert (record["accept_length"], record["accept_by_depth"]) == (4.0, [1.0, 1.0, 1.0])
     assert names == ["eagle31", "plain"]
-    assert "identical" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "identical" in text and "fallback" not in text and record["fallback_ratio"] is None
+
+
+def test_rounds_that_the_guard_ran_without_a_draft_are_told(fake_demo, capsys):
+    guard = {"rounds": {"plain": 30, "drafted": 90}}
+    served = FakeModel(PLAIN, [0, 0, 0, 1], info={"internal_states": [{"eagle31": {"guard": guard}}]})
+    _, record, _ = fake_demo(FakeModel(PLAIN), served)
+    assert record["fallback_ratio"] == 0.25 and "25% of the rounds without a draft" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,22 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from doctor_facts import ACCEPTANCE, FACTS, HEAD, REPORT, SERVER, SOFTWARE, TOTAL, counted, marked, served, stock
+from doctor_facts import (
+    ACCEPTANCE,
+    FACTS,
+    HEAD,
+    REPORT,
+    SERVER,
+    SOFTWARE,
+    TOTAL,
+    counted,
+    guarded,
+    marked,
+    served,
+    stock,
+)
 
-from sglang_eagle31.doctor.checks import acceptance, checklist, head, server
+from sglang_eagle31.doctor.checks import acceptance, checklist, guard, head, server
 from sglang_eagle31.doctor.facts import Head, Line, Server
 from sglang_eagle31.drift.record import Record
 
@@ -40,6 +53,10 @@ def templates(*patterns: str) -> dict[str, Any]:
     return {str(index): {"pattern": pattern, **part} for index, pattern in enumerate(patterns)}
 
 
+OFTEN = {"rounds": {"plain": 900, "drafted": 100}}
+OFF = {"running": {"1": "0,1,1", "4": "0,1,1"}}
+OBSERVE = {"mode": "observe", "rounds": {"plain": 0, "drafted": 1000}}
+UNGUARDED = served(internal_states=[{"eagle31": {"acceptance": ACCEPTANCE}}])
 ALARM = {"cause": "dead", "text": "only 0.01 are accepted; fix: audit it", "times": 1}
 LONG = {"0-511": TOTAL, "8192-16383": {**TOTAL, "rounds": 100}}
 VERY_LONG = {"16384-32767": TOTAL}
@@ -137,6 +154,31 @@ CASES = [
     (acceptance.drift(drifting(1.0)), "ok", "stays"),
     (acceptance.drift(drifting(1.3)), "warn", "magnitude drifts"),
     (acceptance.drift(drifting(1.05, errors=False)), "skip", "may change"),
+    (guard.guard(SERVER), "ok", "on, 10% of 1000 rounds"),
+    (guard.guard(UNGUARDED), "warn", "off: nothing ends"),
+    (guard.guard(guarded({"rounds": {"plain": 90, "drafted": 9}}, {})), "ok", "on, 17% of 1099 rounds"),
+    (guard.guard(guarded({"rounds": {"plain": 190, "drafted": 9}})), "skip", "on, 199 rounds: too few"),
+    (guard.guard(guarded({"rounds": {"plain": 500, "drafted": 500}})), "ok", "50%"),
+    (guard.guard(guarded(OFTEN | OFF)), "warn", "90% of 1000 rounds without a draft: 70% of the first drafted tokens"),
+    (guard.guard(guarded(OFTEN | OFF)), "warn", "does not pay for a draft here"),
+    (guard.guard(guarded(OFTEN | {"hit": [[99.0], [0.0], [0.0]]})), "warn", "10% of the first drafted tokens are"),
+    (guard.guard(guarded(OFTEN | {"hit": [[99.0], [0.0], [0.0]]})), "warn", "the head is dead"),
+    (guard.guard(guarded(OFTEN | {"tried": [[0.0]], "hit": [[0.0]]})), "warn", "no request let it draft"),
+    (guard.guard(guarded(OFTEN | {"running": {"1": "3,1,4", "4": "0,1,1"}})), "warn", "up to the range from 1 request"),
+    (guard.guard(guarded(OFTEN)), "warn", "does not pay for a draft here"),
+    (guard.guard(guarded(OBSERVE)), "ok", "no shape is predicted to be faster"),
+    (
+        guard.guard(guarded(OBSERVE | {"predicted": {"3,1,4": 0.8, "0,1,1": 1.0}})),
+        "warn",
+        "0,1,1 is predicted to give 1.25x",
+    ),
+    (guard.guard(guarded(OBSERVE | {"predicted": {"3,1,4": 0.96, "0,1,1": 1.0}})), "ok", "no shape"),
+    (guard.guard(guarded(OBSERVE | {"predicted": {"0,1,1": 1.0}})), "skip", "can predict nothing"),
+    (
+        guard.guard(guarded(OBSERVE, OBSERVE | {"predicted": {"3,1,4": 0.5, "1,1,2": 1.1}})),
+        "warn",
+        "1,1,2 is predicted to give 2.20x",
+    ),
     (checklist.family(FACTS), "ok", "server started"),
     (checklist.family(replace(FACTS, server=None)), "ok", "by audit"),
     (checklist.family(replace(FACTS, server=None, head=audited(verdict="refused"))), "FAIL", "does not pass"),
@@ -158,8 +200,10 @@ CASES = [
         "alarm",
     ),
     (checklist.latency(FACTS), "skip", "TTFT"),
-    (checklist.fallback(FACTS), "skip", "does not pay?"),
-    (checklist.fallback(replace(FACTS, server=served(max_running_requests=64))), "skip", "takes 32 requests"),
+    (checklist.fallback(FACTS), "ok", "the guard does"),
+    (checklist.fallback(replace(FACTS, server=None)), "skip", "does not pay?"),
+    (checklist.fallback(replace(FACTS, server=guarded({}, {"mode": "observe"}))), "skip", "does not pay?"),
+    (checklist.fallback(replace(FACTS, server=stock(max_running_requests=64))), "skip", "takes 32 requests"),
     (checklist.rollout(FACTS), "skip", "replayed"),
     (checklist.domain(FACTS), "skip", "own prompts"),
     (checklist.sampling(FACTS), "skip", "temperature"),
@@ -189,7 +233,7 @@ NOTHING = stock(speculative_algorithm=None)
         server.pool(served(max_total_num_tokens=None)),
         *(check(NOTHING) for check in (server.tree, server.context, server.attention)),
         *(check(NOTHING) for check in (acceptance.alarm, acceptance.length, acceptance.depths, acceptance.templates)),
-        *(check(NOTHING) for check in (acceptance.contexts, acceptance.drift)),
+        *(check(NOTHING) for check in (acceptance.contexts, acceptance.drift, guard.guard)),
         server.depth(NOTHING, HEAD),
         acceptance.depths(counted({"drafts": 20})),
         acceptance.templates(counted({"drafts": 20})),

@@ -29,6 +29,7 @@ class Fake(BaseHTTPRequestHandler):
         if len(ids) > self.server.most:
             self.send(400, {"error": "too long"})
             return
+        self.server.asked.append(body["sampling_params"].get("custom_params"))
         good = 1 in ids[:1]
         histogram = [10 + sum(ids) % 5, 8, 6, 4, 2] if good else [22, 6, 1, 1, 0]
         meta = {"spec_verify_ct": 30, "spec_correct_drafts_histogram": histogram, "finish_reason": {"type": "length"}}
@@ -52,9 +53,10 @@ def serve():
 
     def start(most=10**6, **info):
         server = ThreadingHTTPServer(("127.0.0.1", 0), Fake)
-        server.info, server.most = {**INFO, **info}, most
+        server.info, server.most, server.asked = {**INFO, **info}, most, []
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         servers.append(server)
+        start.servers = servers
         return f"http://127.0.0.1:{server.server_port}"
 
     yield start
@@ -132,6 +134,22 @@ def test_prompts_that_do_not_fit_are_left_out_or_refused(serve, model, tmp_path)
         run_quietly(options([serve(max_req_input_len=50)], model, tmp_path / "out"))
     with pytest.raises(ValueError, match="regular, prompt 0 of .* tokens was refused with status 400: .*too long"):
         run_quietly(options([serve(most=20)], model, tmp_path / "out"))
+
+
+def guarded(mode):
+    return {"internal_states": [{}, {"eagle31": {"guard": {"mode": mode, "configured": "4,1,5"}}}]}
+
+
+@pytest.mark.parametrize(
+    ("info", "pin"),
+    [({}, None), (guarded("observe"), None), (guarded("on"), {"eagle31_shape": "4,1,5"})],
+)
+def test_the_head_is_measured_and_not_the_guard(serve, model, tmp_path, info, pin):
+    report = run_quietly(options([serve(**info)], model, tmp_path / "out", contexts=(), limit=2))
+    asked = serve.servers[0].asked
+    assert len(asked) > 4 and all(one == pin for one in asked)
+    assert report.results[0].head.pinned == (pin and pin["eagle31_shape"])
+    assert any("pins the shape 4,1,5" in note for note in report.notes) == bool(pin)
 
 
 def test_nothing_there(model):

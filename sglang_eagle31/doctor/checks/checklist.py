@@ -9,6 +9,7 @@ from functools import partial
 
 from sglang_eagle31.acceptance.rules import MIN_TRIALS
 from sglang_eagle31.acceptance.served import collect
+from sglang_eagle31.bench.counters import guards
 from sglang_eagle31.doctor.checks import acceptance
 from sglang_eagle31.doctor.facts import Facts, Line
 
@@ -93,9 +94,12 @@ def latency(facts: Facts) -> Line:
 def fallback(facts: Facts) -> Line:
     """What happens when acceptance is low or the batch is large."""
     server, question = facts.server, "what ends speculation when it does not pay?"
+    acting = [one["mode"] == "on" for one in guards(server.info)] if server is not None else []
+    if acting and all(acting):
+        return line("7 fallback", "ok", "the guard does (docs/guard.md)")
     if server is not None and (server.info.get("max_running_requests") or 0) >= BUSY:
         question += f" This server takes {BUSY} requests at a time or more, where it often does not"
-    alert = "an alert on sglang:eagle31_spec_decode_acceptance_alarm, and a server without the flags beside it"
+    alert = "--eagle31-guard on; or an alert on sglang:eagle31_spec_decode_acceptance_alarm, and a server without"
     return line("7 fallback", "skip", question, alert)
 
 

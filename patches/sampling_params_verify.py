@@ -1,0 +1,33 @@
+"""A wrong wish of a request about its drafts is answered with an error.
+
+Target: sglang.srt.sampling.sampling_params.SamplingParams.verify
+Why: SGLang takes `custom_params` as they are. A misspelt number of steps would be drafted as configured, and a
+    measurement with a misspelt shape would be one of another shape, without a word.
+How: before SGLang verifies a request's sampling params, `speculative_num_steps` and `eagle31_shape` among its
+    `custom_params` are read; SGLang answers the ValueError with status 400, as it does for its own params.
+Upstream: no per-request speculation in SGLang (0.5.23).
+Remove when: SGLang has a per-request number of steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_eagle31.guard.asks import wrong
+from sglang_eagle31.patches._seam import Seam
+
+
+def refuse_wrong_asks(self: Any, vocab_size: int) -> None:
+    """BEFORE hook. Raises ValueError naming the param, its value and the fix."""
+    reason = wrong(self.custom_params)
+    if reason is not None:
+        raise ValueError(reason)
+
+
+SEAM = Seam(
+    "sglang.srt.sampling.sampling_params.SamplingParams.verify",
+    ("self", "vocab_size"),
+    "BEFORE",
+    "eagle31",
+    refuse_wrong_asks,
+)
