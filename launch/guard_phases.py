@@ -19,9 +19,9 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import requests
-from safetensors.numpy import load_file
+import torch
+from safetensors import safe_open
 from tqdm import tqdm
 
 from sglang_eagle31.bench.arms import NONE, Arm, built_in
@@ -108,8 +108,9 @@ def guard(server: Server) -> dict[str, Any]:
 
 def unknown_token(head: Path) -> int:
     """The last token that the head's vocabulary lacks."""
-    offsets = load_file(head / "model.safetensors")["d2t"]
-    known = set((np.arange(len(offsets)) + offsets).tolist())
+    with safe_open(head / "model.safetensors", framework="pt") as tensors:
+        offsets = tensors.get_tensor("d2t")
+    known = set((torch.arange(len(offsets)) + offsets).tolist())
     return max(set(range(max(known))) - known)
 
 

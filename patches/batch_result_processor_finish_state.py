@@ -19,12 +19,13 @@ from sglang_eagle31.patches._seam import Seam
 
 def count(self: Any, req: Any, batch: Any, result: Any, i: int, *args: Any, **kwargs: Any) -> None:
     """BEFORE hook: correct the request's counters for the round that has just been added to its output."""
+    from sglang_eagle31.guard import asks
     from sglang_eagle31.lossless import rates
 
     if result.accept_index is None or not batch.forward_mode.is_decode():
         return
     accepted = result.num_correct_drafts_per_req_cpu[i]
-    depth = result.accept_index.shape[1] - 1
+    depth = asks.depth(req.sampling_params.custom_params, result.accept_index.shape[1] - 1)
     retained = result.grammar_retained_tokens[i] if result.grammar_retained_tokens is not None else None
     run = accepted + 1 if retained is None else len(retained)
     used, offered = rates.counted(accepted, depth, rates.emitted(run, len(req.output_ids), req.finished_len))

@@ -12,6 +12,8 @@ from sglang_eagle31.drafter.spec import DrafterSpec
 
 def flag_reasons(server_args: Any) -> list[str]:
     """Reasons in SGLang's flags alone."""
+    from sglang_eagle31.cpu import standin
+
     reasons = []
     if not server_args.speculative_draft_model_path:
         reasons.append(
@@ -20,6 +22,11 @@ def flag_reasons(server_args: Any) -> list[str]:
         )
     if server_args.enable_multi_layer_eagle:
         reasons.append("--enable-multi-layer-eagle drafts with several models; fix: drop it, EAGLE31 drafts with one")
+    if server_args.speculative_adaptive and standin.installed():
+        reasons.append(
+            "--speculative-adaptive: SGLang prepares its shapes with graphs, which it cannot capture on this CPU; fix: "
+            "drop it, --eagle31-guard on does the same with what rounds really cost"
+        )
     return reasons + _tree_reasons(server_args)
 
 

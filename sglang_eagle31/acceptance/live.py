@@ -12,6 +12,7 @@ from typing import Any
 from sglang_eagle31.acceptance.export import Exporter
 from sglang_eagle31.acceptance.fingerprint import Templates
 from sglang_eagle31.acceptance.meter import Meter, Row
+from sglang_eagle31.guard import asks
 from sglang_eagle31.lossless import rates
 
 TALLY = "eagle31_tally"
@@ -68,7 +69,8 @@ def _rows(
             tally = meter.begin(req.origin_input_ids)
             setattr(req, TALLY, tally)
         committed = (len(req.output_ids) if req.finished_len is None else req.finished_len) - before
-        used, offered = rates.counted(count, steps, committed)
+        depth = asks.depth(req.sampling_params.custom_params, steps)
+        used, offered = rates.counted(count, depth, committed)
         ended = req.finished_reason.to_json().get("type") == "abort" if req.finished() else None
         yield Row(tally, len(req.origin_input_ids) + before, count, used, offered, committed, ended)
 

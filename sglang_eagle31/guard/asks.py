@@ -51,6 +51,12 @@ class Asks:
         return {row: cap for row, cap in enumerate(self.caps) if cap is not None and cap < shape.steps}
 
 
+def depth(params: dict[str, Any] | None, steps: int) -> int:
+    """Steps of a round that count for a request with these ``custom_params``."""
+    cap = _cap(params)
+    return steps if cap is None else min(cap, steps)
+
+
 def wrong(params: dict[str, Any] | None) -> str | None:
     """What is wrong with the ``custom_params`` of a request, and the fix; None where nothing is."""
     if not isinstance(params, dict):

@@ -19,7 +19,9 @@ SKIP = "SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND"
 
 
 def attach(worker: Any, asked: str | None) -> Guard | None:
-    """The guard of a worker whose graphs are captured; None where it is off or cannot even watch.
+    """The guard of a worker whose graphs are captured; None where it cannot act.
+
+    One that is off decides nothing and learns nothing; what requests ask for is done all the same.
 
     Args:
         worker: of SGLang's EAGLE, on any rank.
@@ -31,9 +33,8 @@ def attach(worker: Any, asked: str | None) -> Guard | None:
     on_cpu = worker.device == "cpu"
     mode = asked or ("on" if on_cpu else "observe")
     reason = _unfit(worker)
-    if mode != "off" and reason:
+    if reason:
         logger.info("EAGLE31: the guard is off: %s", reason)
-    if mode == "off" or reason:
         return None
     configured = Shape(worker.speculative_num_steps, worker.topk, worker.speculative_num_draft_tokens)
     switch, mode = _switch(worker, configured, mode, on_cpu)
@@ -53,7 +54,7 @@ def _switch(worker: Any, configured: Shape, mode: str, on_cpu: bool) -> tuple[An
         logger.warning("EAGLE31: the guard only observes: on this device SGLang prepares other shapes for topk 1 alone")
     elif mode == "on":
         return GraphSwitch(worker, configured), mode
-    return Still(configured), "observe"
+    return Still(configured), "off" if mode == "off" else "observe"
 
 
 def _unfit(worker: Any) -> str | None:

@@ -132,7 +132,7 @@ class Guard:
         while self.waiting and self.waiting[0].read and self.waiting[0] is not self.last:
             over = self.waiting.popleft()
             self.ledger.count(over.shape, over.outcome)
-            if over.outcome is not None and over.seconds is not None:
+            if self.mode != "off" and over.outcome is not None and over.seconds is not None:
                 # What a client pins shows what shapes take and give, and not whether the choice was right.
                 tell = self.policy.learn if over.shape == over.asks.pin else self.policy.observe
                 tell(len(over.asks.caps), over.shape, over.outcome, over.seconds)

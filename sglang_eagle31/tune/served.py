@@ -60,7 +60,7 @@ def guards(info: Mapping[str, Any], url: str) -> list[Record]:
     """
     states = info.get("internal_states") or []
     records = [record for state in states if (record := (state.get("eagle31") or {}).get("guard"))]
-    if records:
+    if records and records[0]["mode"] != "off":
         return records
     if not info.get("eagle31"):
         runs = info.get("speculative_algorithm") or "no speculation"
@@ -69,9 +69,8 @@ def guards(info: Mapping[str, Any], url: str) -> list[Record]:
             "fix: start it with --speculative-algorithm EAGLE31"
         )
     raise ValueError(
-        f"--url {url}: this server runs EAGLE31, but /server_info has no guard under internal_states, by which shapes "
-        "are pinned and timed; fix: start it with --eagle31-guard observe or on, and see its log if it says why the "
-        "guard is off"
+        f"--url {url}: this server runs EAGLE31 without a guard that times rounds; fix: start it with --eagle31-guard "
+        "observe or on, and see its log if it says why the guard is off"
     )
 
 

@@ -24,8 +24,8 @@ ENV = {
     "OMP_NUM_THREADS": "1",
     "SGLANG_EAGLE31_OPTIONS": '{"guard": "off"}',
 }
-"""No compiler, as on many machines; one thread, for with tiny models more of them only wait for each other; and no guard
-but where a test asks for it, for a draft seldom pays with models that small."""
+"""No compiler, as on many machines; one thread, for with tiny models more of them only wait for each other; and no
+guard but where a test asks for it, for a draft seldom pays with models that small."""
 COMMON = (
     "--device cpu --dtype float32 --skip-tokenizer-init --max-total-tokens 16000 --max-running-requests 16 "
     "--chunked-prefill-size 256 --random-seed 0"

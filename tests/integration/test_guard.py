@@ -119,9 +119,19 @@ def test_observing_changes_nothing(start: Any, tiny: Models) -> None:
     assert meta["spec_verify_ct"] < 59
 
 
-def test_it_leaves_adaptive_speculation_alone(attempt: Any, tiny: Models) -> None:
-    flags = [*speculate("EAGLE31", tiny.eagle31, 3, 1, 4), "--eagle31-guard", "on", "--speculative-adaptive"]
-    seen: list[Any] = []
-    done = attempt("adaptive", *flags, use=lambda server: seen.append(generate(server, [prompt(9, 1)], 20)))
-    assert done.ready and len(seen[0][0]["output_ids"]) == 20
-    assert "the guard is off: --speculative-adaptive decides instead" in done.log
+def test_off_still_heeds_what_requests_ask(start: Any, tiny: Models) -> None:
+    with start("off", *speculate("EAGLE31", tiny.eagle31, *CHAIN), "--eagle31-guard", "off") as server:
+        text = prompt(30, 5)
+        free, out = rounds(server, [text] * 2, 60, {}, {"speculative_num_steps": 0})
+        alone = rounds(server, [text], 60, {"speculative_num_steps": 0})[0]
+        wrong = {"max_new_tokens": 5, "custom_params": {"speculative_num_steps": "two"}}
+        refused = requests.post(
+            f"{server.url}/generate", json={"input_ids": text, "sampling_params": wrong}, timeout=60
+        )
+        record = guard(server)
+    assert free["output_ids"] == out["output_ids"] == alone["output_ids"]
+    assert out["meta_info"]["spec_verify_ct"] == alone["meta_info"]["spec_verify_ct"] == 59
+    assert out["meta_info"]["spec_num_proposed_drafts"] == 0 < free["meta_info"]["spec_num_proposed_drafts"]
+    assert free["meta_info"]["spec_verify_ct"] < 59
+    assert record["mode"] == "off" and record["seconds"] == {} and record["rounds"]["plain"] >= 58
+    assert refused.status_code == 400 and "speculative_num_steps='two'" in refused.text

@@ -58,6 +58,7 @@ def messages(tiny: Models, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         "no such path": [*base, "--speculative-draft-model-path", str(folder / "nowhere")],
         "no safetensors": [*base, "--speculative-draft-model-path", str(empty)],
         "only draft tokens": [*base, *draft, "--speculative-num-draft-tokens", "4"],
+        "adaptive": [*base, *draft, "--speculative-adaptive"],
         "too many draft tokens": [*base, *draft, *tree(2, 2, 32)],
         "short head": [*base, "--speculative-draft-model-path", str(short)],
         "short head served anyway": [
@@ -93,6 +94,7 @@ def tree(steps: int, topk: int, tokens: int) -> list[str]:
         ("no head", ["--speculative-draft-model-path is not given", "fix: --speculative-draft-model-path HEAD"]),
         ("no such path", ["--speculative-draft-model-path", "nowhere", "neither a folder nor a repository", "fix:"]),
         ("no safetensors", ["--speculative-draft-model-path", "empty", "holds no safetensors"]),
+        ("adaptive", ["--speculative-adaptive", "drop it", "--eagle31-guard on"]),
         ("only draft tokens", ["--speculative-num-draft-tokens 4", "--speculative-num-steps", "give all three"]),
         ("too many draft tokens", ["--speculative-num-draft-tokens 32", "has only 7 tokens", "or less"]),
         ("short head", ["2048 positions", "context is 8192", "6144 more", "--context-length 2048"]),

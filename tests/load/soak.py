@@ -2,10 +2,10 @@
 
     python tests/load/soak.py --requests 500 --concurrency 16 --seed 0
 
-Serves a tiny target in float32 and its head, as a chain, as a tree, and with the guard. Every answer must be its twin's, what was broken
-off must be the beginning of its twin's, a refusal must have its twin's status; nothing may be held when the server is
-idle, and its memory may not grow after the first of the rounds that the requests are sent in. Then the head is deleted,
-the scheduler is killed under load, and another server gets SIGTERM under load.
+Serves a tiny target in float32 and its head, as a chain, as a tree, and with the guard. Every answer must be its
+twin's, what was broken off must be the beginning of its twin's, a refusal must have its twin's status; nothing may be
+held when the server is idle, and its memory may not grow after the first of the rounds that the requests are sent in.
+Then the head is deleted, the scheduler is killed under load, and another server gets SIGTERM under load.
 
 Prints a table, writes build/soak.json. Exit status 1: a difference, a leak, a crash, or an end that was not clean.
 """

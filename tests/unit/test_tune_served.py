@@ -205,7 +205,7 @@ def test_other_rounds_than_the_pinned_ones(prompts, capsys, how):
         ({"eagle31": {}, "speculative_algorithm": "EAGLE3"}, "runs EAGLE3"),
         (
             {"eagle31": {"head": "h"}, "internal_states": [{"eagle31": {"acceptance": {}}}]},
-            "has no guard under internal",
+            "without a guard that times rounds",
         ),
     ],
 )

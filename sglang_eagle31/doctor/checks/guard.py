@@ -22,7 +22,7 @@ def guard(server: Server) -> Line | None:
     if not server.ours:
         return None
     found = guards(server.info)
-    if not found:
+    if not found or found[0]["mode"] == "off":
         text = "off: nothing ends speculation where it loses"
         return line(
             "guard", "warn", text, "--eagle31-guard on; the server's log says why if it cannot be (docs/guard.md)"
