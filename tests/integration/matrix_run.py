@@ -52,7 +52,9 @@ GROUPS: dict[str, Callable[[Folders], str]] = {
     "tensor parallel": lambda _: "--tp-size 2",
     "seeds": lambda _: "--enable-deterministic-inference",
 }
-NOT_FORKED = ("data parallel",)
+RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1", "SGLANG_NCCL_SO_PATH": "/nonexistent"}
+"""Two ranks on a CPU: SGLang wants their cores, and fails where it finds NCCL, which it then starts on the CPU."""
+NOT_FORKED = ("data parallel", "tensor parallel")
 REFUSED_WITHOUT = {("seeds", "none")}
 """SGLang refuses seeds on a CPU: the reference has the law, and not the seeds."""
 CASES: tuple[Case, ...] = (
@@ -89,10 +91,10 @@ def flags_of(group: str, mode: str, folders: Folders) -> list[str]:
 def serve(
     name: str, group: str, mode: str, folders: Folders, logs: Path, launch: Launch
 ) -> AbstractContextManager[Server]:
-    """A server of a group; one whose controller of replicas runs threads starts as users start it."""
+    """A server of a group; one of two ranks starts as users start it."""
     flags, env = flags_of(group, mode, folders), {}
     if group in NOT_FORKED:
-        launch, env = popen, {**ENV, **NO_COMPILER}
+        launch, env = popen, {**ENV, **NO_COMPILER, **RANKS}
     return serve_sglang(name, folders.target, flags, log_dir=logs, env=env, deadline=DEADLINE, launch=launch)
 
 
