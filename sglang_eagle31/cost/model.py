@@ -6,9 +6,8 @@ computes b * K rows, K = ``topk``. Prefill is not part of a round. Times are in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -33,15 +32,6 @@ class Line:
         return self.base + self.slope * max(0.0, tokens - self.free)
 
 
-class Observed(NamedTuple):
-    """Seconds of one round of a batch, apart for target and draft."""
-
-    batch: int
-    shape: Shape
-    verify: float
-    draft: float
-
-
 @dataclass(frozen=True)
 class RoundCost:
     """What a round costs.
@@ -50,11 +40,14 @@ class RoundCost:
         target: one pass of the target over b * w tokens, with sampling and acceptance.
         draft: one draft step over b * K rows.
         overhead: of each round that drafts, whatever its shape.
+        inside: draft steps that are in the overhead and in the target's width: 1 in SGLang, where the first step of a
+            draft is computed with the verified tokens of the round before (its draft extend).
     """
 
     target: Line
     draft: Line
     overhead: float = 0.0
+    inside: int = 0
 
     @classmethod
     def relative(cls, cost: float, slope: float = 0.0, free: float = 1.0) -> RoundCost:
@@ -68,26 +61,8 @@ class RoundCost:
         return cls(Line(1.0, slope, free), Line(cost, cost * slope, free))
 
     @classmethod
-    def fit(cls, rounds: Iterable[Observed]) -> RoundCost:
-        """From real rounds: a robust affine fit to the medians of each (batch, shape), all terms at least 0.
-
-        Raises ValueError without a round.
-        """
-        times: dict[tuple[int, Shape], list[tuple[float, float]]] = {}
-        for one in rounds:
-            times.setdefault((one.batch, one.shape), []).append((one.verify, one.draft))
-        if not times:
-            raise ValueError("cost of a round: no round was measured; fix: measure some")
-        medians = {cell: np.median(np.array(pairs), 0) for cell, pairs in times.items()}
-        verified = [([1.0, b * s.draft_tokens], pair[0]) for (b, s), pair in medians.items()]
-        drafted = [([1.0, s.steps, s.steps * b * s.topk], pair[1]) for (b, s), pair in medians.items() if s.steps]
-        base, slope = _solve(verified, [0, 1])
-        overhead, step, row = _solve(drafted, [1, 2, 0]) if drafted else (0.0, 0.0, 0.0)
-        return cls(Line(base, slope), Line(step, row), overhead)
-
-    @classmethod
     def fit_rounds(cls, seconds: Mapping[tuple[int, Shape], float]) -> RoundCost:
-        """From the medians of whole rounds, target and draft together.
+        """From the medians of whole rounds of SGLang, target and draft together: a robust affine fit, no term below 0.
 
         Chains of different lengths, or a chain and a tree, are needed to tell target from draft; what cannot be told
         apart is given to the target's width first. Raises ValueError without a round.
@@ -95,11 +70,12 @@ class RoundCost:
         if not seconds:
             raise ValueError("cost of a round: no round was measured; fix: measure some")
         rows = [
-            ([1.0, b * s.draft_tokens, s.steps, s.steps * b * s.topk, s.steps > 0], time)
+            ([1.0, b * s.draft_tokens, later, later * b * s.topk, s.steps > 0], time)
             for (b, s), time in seconds.items()
+            for later in [max(0, s.steps - 1)]
         ]
         base, slope, step, row, overhead = _solve([([*map(float, row)], time) for row, time in rows], [0, 1, 2, 3, 4])
-        return cls(Line(base, slope), Line(step, row), overhead)
+        return cls(Line(base, slope), Line(step, row), overhead, inside=1)
 
     def verify(self, batch: int, width: int) -> float:
         """Time of the target over ``width`` tokens of each request."""
@@ -107,7 +83,9 @@ class RoundCost:
 
     def drafting(self, batch: int, shape: Shape) -> float:
         """Time of all draft steps of a round."""
-        return self.overhead + shape.steps * self.draft(batch * shape.topk) if shape.steps else 0.0
+        if not shape.steps:
+            return 0.0
+        return self.overhead + max(0, shape.steps - self.inside) * self.draft(batch * shape.topk)
 
     def round(self, batch: int, shape: Shape) -> float:
         """Time of one round; without speculation, of one plain step."""

@@ -7,13 +7,13 @@ import pytest
 
 from sglang_eagle31.cost.expected import constant
 from sglang_eagle31.cost.grid import best, grid, predict
-from sglang_eagle31.cost.model import Line, Observed, RoundCost, break_even_acceptance, break_even_batch
+from sglang_eagle31.cost.model import Line, RoundCost, break_even_acceptance, break_even_batch
 from sglang_eagle31.cost.robust import robust
 from sglang_eagle31.cost.shape import NO_SPECULATION, Shape
 
 CHAINS = [Shape.chain(steps) for steps in (0, 1, 3, 5)]
 SHAPES = [*CHAINS, Shape(3, 4, 8), Shape(5, 4, 16)]
-TRUE = RoundCost(Line(0.02, 0.0006), Line(0.002, 0.0001), 0.001)
+TRUE = RoundCost(Line(0.02, 0.0006), Line(0.002, 0.0001), 0.001, inside=1)
 
 
 def chain_best(acceptance, cost, steps):
@@ -58,47 +58,46 @@ def test_a_lower_acceptance_at_depth_shortens_the_best_chain():
     assert falling.shape.steps < 8
 
 
-def rounds_of(cost, batches, shapes, noise=0.0, seed=0, repeats=9):
+def medians_of(cost, batches, shapes, noise=0.0, seed=0):
+    """Of whole rounds by batch and shape, each off by about as much as ``noise`` says."""
     random = np.random.default_rng(seed)
-    out = []
-    for batch, shape in itertools.product(batches, shapes):
-        for _ in range(repeats):
-            slow = np.exp(noise * random.standard_normal(2)) * np.where(random.random(2) < 0.15, 5, 1) if noise else 1
-            verify, draft = (cost.verify(batch, shape.draft_tokens), cost.drafting(batch, shape)) * np.array(slow)
-            out.append(Observed(batch, shape, verify, draft))
-    return out
+    cells = itertools.product(batches, shapes)
+    return {(b, s): cost.round(b, s) * float(np.exp(noise * random.standard_normal())) for b, s in cells}
 
 
 def test_a_fit_finds_the_cost_that_made_the_rounds():
-    fitted = RoundCost.fit(rounds_of(TRUE, (1, 4, 16), SHAPES))
+    fitted = RoundCost.fit_rounds(medians_of(TRUE, (1, 4, 16), SHAPES))
     for batch, shape in itertools.product((1, 2, 8, 32), SHAPES):
         assert fitted.round(batch, shape) == pytest.approx(TRUE.round(batch, shape), rel=1e-6)
-    medians = {(batch, shape): TRUE.round(batch, shape) for batch in (1, 4, 16) for shape in SHAPES}
-    whole = RoundCost.fit_rounds(medians)
-    for batch, shape in itertools.product((1, 2, 8, 32), SHAPES):
-        assert whole.round(batch, shape) == pytest.approx(TRUE.round(batch, shape), rel=1e-6)
+
+
+def test_the_first_step_of_a_draft_is_computed_with_the_verified_tokens():
+    """Rounds of the demo model on two cores: plain, and four shapes; a narrow tree of two steps was fastest."""
+    measured = {"0": 0.04376, "1,1,2": 0.05184, "1,4,4": 0.05475, "4,1,5": 0.06496, "4,4,8": 0.07791}
+    fitted = RoundCost.fit_rounds({(1, Shape.parse(text)): seconds for text, seconds in measured.items()})
+    for text, seconds in measured.items():
+        assert fitted.round(1, Shape.parse(text)) == pytest.approx(seconds, rel=1e-3)
+    assert fitted.target.slope == pytest.approx(0.001455, rel=1e-2)  # it is not free to verify wider
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_fit_stands_noise_and_outliers(seed):
-    """One round in seven takes five times as long, and a whole cell is off by two."""
-    rounds = rounds_of(TRUE, (1, 4, 16), SHAPES, noise=0.05, seed=seed)
-    rounds = [
-        one._replace(verify=one.verify * 2) if (one.batch, one.shape) == (4, Shape.chain(1)) else one for one in rounds
-    ]
-    fitted = RoundCost.fit(rounds)
+    """A whole cell is off by two."""
+    medians = medians_of(TRUE, (1, 4, 16), SHAPES, noise=0.03, seed=seed)
+    medians[4, Shape.chain(1)] *= 2
+    fitted = RoundCost.fit_rounds(medians)
     for batch, shape in itertools.product((1, 4, 16), SHAPES):
-        assert fitted.round(batch, shape) == pytest.approx(TRUE.round(batch, shape), rel=0.1)
+        assert fitted.round(batch, shape) == pytest.approx(TRUE.round(batch, shape), rel=0.15)
 
 
 def test_a_fit_is_never_negative_and_never_falls_with_width():
     random = np.random.default_rng(0)
     for _ in range(20):
-        rounds = [
-            Observed(int(random.integers(1, 33)), SHAPES[random.integers(len(SHAPES))], *random.uniform(0.01, 0.1, 2))
+        medians = {
+            (int(random.integers(1, 33)), SHAPES[random.integers(len(SHAPES))]): random.uniform(0.01, 0.1)
             for _ in range(int(random.integers(1, 20)))
-        ]
-        cost = RoundCost.fit(rounds)
+        }
+        cost = RoundCost.fit_rounds(medians)
         assert min(cost.target.base, cost.target.slope, cost.draft.base, cost.draft.slope, cost.overhead) >= 0
         assert cost.round(8, Shape(5, 4, 16)) >= cost.round(8, Shape(3, 4, 8)) >= cost.round(4, Shape(3, 4, 8)) >= 0
 
@@ -106,8 +105,6 @@ def test_a_fit_is_never_negative_and_never_falls_with_width():
 def test_one_cell_alone_predicts_itself():
     cost = RoundCost.fit_rounds({(4, Shape.chain(3)): 0.05})
     assert cost.round(4, Shape.chain(3)) == pytest.approx(0.05)
-    with pytest.raises(ValueError, match="no round was measured"):
-        RoundCost.fit([])
     with pytest.raises(ValueError, match="no round was measured"):
         RoundCost.fit_rounds({})
 

@@ -113,11 +113,11 @@ def falling(first: float, by: float, recovery: float) -> np.ndarray:
     return ranks([max(first - by * depth, 0.02) for depth in range(6)], [recovery, recovery / 2, recovery / 4])
 
 
-CHEAP_VERIFY = RoundCost(Line(0.030, 0.00004, 32), Line(0.0016, 0.00001), 0.001)
+CHEAP_VERIFY = RoundCost(Line(0.030, 0.00004, 32), Line(0.0016, 0.00001), 0.0026, inside=1)
 """A GPU: the weights are read whatever the width."""
-DEAR_VERIFY = RoundCost(Line(0.060, 0.006), Line(0.006, 0.0008), 0.004)
+DEAR_VERIFY = RoundCost(Line(0.060, 0.006), Line(0.006, 0.0008), 0.01, inside=1)
 """A CPU: each token costs."""
-DEAR_DRAFT = RoundCost(Line(0.020, 0.001), Line(0.012, 0.002), 0.002)
+DEAR_DRAFT = RoundCost(Line(0.020, 0.001), Line(0.012, 0.002), 0.016, inside=1)
 """A small target, whose step costs little more than its head's."""
 REGIMES = {
     "cheap verify, good head": Simulated(CHEAP_VERIFY, falling(0.85, 0.02, 0.4)),
