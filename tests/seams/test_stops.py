@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sglang_eagle31.patches.req_update_finish_state import SEAM, one_by_one
+from sglang_eagle31.patches.req_update_finish_state import SEAM, earliest
 
 LETTERS = "abcd."
 
@@ -68,7 +68,7 @@ def stock() -> Any:
 
 
 def repaired(stock: Any) -> Any:
-    return lambda req, length: one_by_one(stock, req, length)
+    return lambda req, length: earliest(stock, req, length)
 
 
 def test_the_first_stop_in_the_text_ends_it_and_not_the_first_in_the_list(stock: Any) -> None:
@@ -89,6 +89,19 @@ def test_a_complete_grammar_ends_it_with_the_last_token_of_the_run(stock: Any) -
     req = request(["dd"], [], 99, Grammar())
     reason, length = end(req, [[0, 1, 2]], repaired(stock))
     assert length == 3 and reason is not None and req.output_ids == [0, 1, 2] and req.grammar is not None
+
+
+@pytest.mark.parametrize(("stops", "most", "length"), [([], 4, 4), (["c"], 9, 3), ([], 9, 5)])
+def test_an_aborted_request_keeps_its_reason_and_ends_where_it_would_have(
+    stock: Any, stops: list[str], most: int, length: int
+) -> None:
+    req = request(stops, [], most)
+    req.to_finish = broken_off = SimpleNamespace(to_json=lambda: {"type": "abort"})
+    assert end(req, [[0, 1, 2, 3, 3]], repaired(stock)) == ("{'type': 'abort'}", length)
+    assert req.finished_reason is broken_off and req.to_finish is None
+    req = request(stops, [], most)
+    req.to_finish = broken_off
+    assert end(req, [[0, 1, 2, 3, 3]], stock)[1] == 5  # SGLang gives all of the run
 
 
 def test_any_runs_end_where_single_tokens_end(stock: Any) -> None:

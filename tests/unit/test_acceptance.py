@@ -135,6 +135,7 @@ class Req:
         self.finished_len: int | None = None
         self.finished_reason: Any = None
         self.is_retracted, self.tokenizer = False, None
+        self.sampling_params = SimpleNamespace(custom_params=None)
 
     def finished(self) -> bool:
         return self.finished_reason is not None
