@@ -59,6 +59,7 @@ def test_a_server_with_eagle31(start: Any, tiny: Models, capsys: pytest.CaptureF
         "acceptance: length": "ok",
         "acceptance: templates": "skip",  # the servers of the tests have no tokenizer
         "acceptance: contexts": "ok",
+        "acceptance: guard": "warn",  # it is off in the servers of the tests
     }
     assert "EAGLE 3.1" in lines["server: EAGLE31"]["text"] and str(tiny.eagle31) in lines["server: EAGLE31"]["text"]
     assert re.search(r"accepted to depth 1, 2, \.\.\.: \d+%, \d+%, \d+%, \d+%", lines["acceptance: by depth"]["text"])
