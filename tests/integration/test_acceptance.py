@@ -202,7 +202,8 @@ def test_a_dead_head_is_told_once(start: Any, tiny: Models, tmp_path: Path) -> N
 @pytest.mark.skipif("ACCEPTANCE_DP" not in os.environ, reason="a minute: ACCEPTANCE_DP=1 starts a data-parallel server")
 def test_data_parallel_schedulers_add_up(start: Any, tiny: Models) -> None:
     flags = [*speculate("EAGLE31", tiny.eagle31, *CHAIN), "--enable-metrics", "--dp-size", "2"]
-    with start("acceptance-dp", *flags, command_line=True) as server:  # its controller has threads, so no fork
+    cores = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}  # SGLang wants those of each rank
+    with start("acceptance-dp", *flags, **cores) as server:
         before, earlier = record(server), prometheus(server)
         asked = traffic(server, 30, seed=1)
         info = requests.get(f"{server.url}/server_info", timeout=60).json()
