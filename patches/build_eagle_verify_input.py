@@ -4,7 +4,7 @@ Target: sglang.srt.speculative.eagle_worker_common.build_eagle_verify_input
 Why: which rank of its siblings a node had, by which acceptance of trees is learnt, is not in what verification gets;
     and a request that caps its drafts shares the round of others.
 How: around the call in SGLang's EAGLE worker, only where a guard is attached: the numbers of the chosen candidates are
-    kept on the verify input, and the children of nodes at a request's cap are taken off.
+    kept by the guard, and the children of nodes at a request's cap are taken off.
 Upstream: no per-request depth in SGLang (0.5.23).
 Remove when: SGLang has a per-request number of steps, and reports the rank of accepted nodes.
 """

@@ -15,9 +15,6 @@ from sglang_eagle31.guard.ledger import Ledger
 from sglang_eagle31.guard.policy import Policy
 from sglang_eagle31.guard.prepared import may_pin
 
-CHOSEN = "_eagle31_chosen"
-"""On SGLang's verify input: which candidates of the draft its nodes are."""
-
 
 class Round:
     """One decode round, from its start to the next one's."""
@@ -45,7 +42,8 @@ class Guard:
         self.asks = Asks(())
         self.last: Round | None = None
         self.waiting: deque[Round] = deque()
-        self.input: Any = None
+        self.tree: tuple[Any, Any] | None = None
+        """SGLang's verify input of this round, and which candidates of the draft its nodes are."""
 
     def around(self, forward: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
         """SGLang's round of a batch, in the shape that is chosen for it."""
@@ -83,12 +81,11 @@ class Guard:
     def drafted(self, verify_input: Any, chosen: Any) -> Any:
         """The tree of this round, with the drafts taken off that a request does not want."""
         self.switch.end()
-        setattr(verify_input, CHOSEN, chosen)
         caps = self.asks.capped(self.switch.running)
         if caps:
             depth = verify_input.positions.view(verify_input.retrieve_next_token.shape)
             nodes.cut(verify_input.retrieve_next_token, depth - depth[:, :1], caps)
-        self.input = verify_input
+        self.tree = verify_input, chosen
         return verify_input
 
     def skipped(self, batch: Any, result: Any) -> None:
@@ -117,15 +114,17 @@ class Guard:
         return self.asks.fit(wanted, self.policy.shapes)
 
     def _read(self, shape: Shape, result: Any) -> Outcome | None:
-        capped, tree = self.asks.capped(shape), self.input
+        capped = self.asks.capped(shape)
         free = [row for row in range(len(self.asks.caps)) if row not in capped]
         if not shape.steps or not free:
             return None if shape.steps else Outcome.plain(len(self.asks.caps))
         lengths = result.accept_lens.numpy()
         if shape.topk == 1:
             return Outcome.chain(lengths[free] - 1, shape.steps)
+        assert self.tree is not None, "a draft was verified that the seam did not see"
+        tree, chosen = self.tree
         links = tree.retrieve_next_token.numpy(), tree.retrieve_next_sibling.numpy()
-        return nodes.outcome(shape, free, lengths, result.accept_index.numpy(), getattr(tree, CHOSEN).numpy(), *links)
+        return nodes.outcome(shape, free, lengths, result.accept_index.numpy(), chosen.numpy(), *links)
 
     def _settle(self) -> None:
         """Tell the policy of rounds that are over and read, in order."""

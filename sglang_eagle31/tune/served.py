@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sglang_eagle31.bench import counters
 from sglang_eagle31.cost.expected import Floats
 from sglang_eagle31.cost.shape import Shape
 
@@ -53,13 +54,12 @@ class Counts:
     seconds: Mapping[Shape, Mapping[int, float]]
 
 
-def guards(info: Mapping[str, Any], url: str) -> list[Record]:
+def guards(info: Mapping[str, Any], url: str) -> Sequence[Record]:
     """The guard's record of each scheduler.
 
     Raises ValueError for a server that does not run EAGLE31, and for one whose guard is off.
     """
-    states = info.get("internal_states") or []
-    records = [record for state in states if (record := (state.get("eagle31") or {}).get("guard"))]
+    records = counters.guards(info)
     if records and records[0]["mode"] != "off":
         return records
     if not info.get("eagle31"):

@@ -222,7 +222,7 @@ def test_a_draft_is_cut_for_the_requests_that_cap_it(clock: Clock) -> None:
     made = verify_input()
     assert scene.guard.drafted(made, "numbers") is made and not scene.switch.drafting
     assert made.retrieve_next_token.tolist() == [[1, 2, -1, -1, -1, -1], [1, 2, 3, 4, 5, -1]]
-    assert getattr(made, live.CHOSEN) == "numbers"
+    assert scene.guard.tree == (made, "numbers") and scene.guard.tree[0] is made
 
 
 def test_what_the_draft_did_not_read_is_read_before_the_next_draft(
