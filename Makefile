@@ -107,8 +107,10 @@ bench: setup ## hours: speed by concurrency with and without speculation; writes
 	@$(PY) -m sglang_eagle31 bench $(BENCH) $(ARGS)
 
 bench-doc: setup
-	@echo "[check] docs/performance.md is what docs/results/bench.json says"
-	@$(PY) -m sglang_eagle31 bench $(BENCH) --check
+	@for file in docs/results/bench*.json; do \
+	  echo "[check] docs/performance.md is what $$file says"; \
+	  $(PY) -m sglang_eagle31 bench --out "$$file" --document docs/performance.md --check || exit 1; \
+	done
 
 clean: ## remove build/ and caches (not the virtual environment, not the prepared model)
 	@rm -rf build .mypy_cache .pytest_cache .ruff_cache

@@ -55,9 +55,9 @@ def install_repairs() -> None:
 
 def watched(worker: type, server_args: Any) -> type:
     """``worker``, with the drift probe when the record asks for it."""
-    from sglang_eagle31.config import drift_rate
+    from sglang_eagle31.config import shared
 
-    rate = drift_rate(server_args)
+    rate = shared(server_args).drift_sample
     if not rate:
         return worker
     from sglang_eagle31.drift.install import probed

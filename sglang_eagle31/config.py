@@ -14,7 +14,8 @@ ENV = "SGLANG_EAGLE31_OPTIONS"
 ATTRIBUTE = "_eagle31_options"
 NAMES = ("EAGLE31", "EAGLE3.1")
 GUARD = ("on", "off", "observe")
-SHARED = ("drift_sample",)
+SWITCH = ("on", "off")
+SHARED = ("drift_sample", "pack_weights")
 """Options that serve other speculative algorithms too."""
 
 
@@ -32,12 +33,14 @@ class Eagle31Config:
         cache_dir: folder for staged heads; None is ``$SGLANG_EAGLE31_CACHE`` or ``~/.cache/sglang-eagle31``.
         guard: ``on``, ``off`` or ``observe``; None is ``on`` on a CPU and ``observe`` elsewhere.
         drift_sample: share of draft rounds that the drift probe records, 0 to 1; 0 installs nothing.
+        pack_weights: ``on`` or ``off``: on our CPU backend, whether bf16 weights are also kept in oneDNN's layout.
     """
 
     override: tuple[str, ...] = ()
     cache_dir: str | None = None
     drift_sample: float = 0.0
     guard: str | None = None
+    pack_weights: str = "on"
 
     @classmethod
     def from_env(cls) -> Eagle31Config:
@@ -53,7 +56,7 @@ class Eagle31Config:
     def from_namespace(cls, args: argparse.Namespace) -> Eagle31Config:
         """The options of a parsed command line, on top of those of the environment.
 
-        The drift probe serves other speculative algorithms too.
+        Those in ``SHARED`` serve other speculative algorithms too.
 
         Raises:
             ValueError: an option of ours was given, but not ``--speculative-algorithm EAGLE31``.
@@ -95,7 +98,10 @@ class Eagle31Config:
         guard = raw.get("guard")
         if guard is not None and guard not in GUARD:
             raise ValueError(f"--eagle31-guard {guard!r}: expected one of {', '.join(GUARD)} (in {ENV}: the same)")
-        return cls(override=tuple(override), cache_dir=cache_dir, drift_sample=float(rate), guard=guard)
+        pack = raw.get("pack_weights", "on")
+        if pack not in SWITCH:
+            raise ValueError(f"--eagle31-pack-weights {pack!r}: expected on or off (in {ENV}: the same)")
+        return cls(tuple(override), cache_dir, float(rate), guard, pack)
 
     def attach(self, server_args: Any) -> None:
         """Keep the options on SGLang's record."""
@@ -112,12 +118,12 @@ class Eagle31Config:
         return {key.strip(): value.strip() for key, _, value in (item.partition("=") for item in self.override)}
 
 
-def drift_rate(server_args: Any) -> float:
-    """The rate of the drift probe for a record; a server without EAGLE31 has one by its command line only."""
+def shared(server_args: Any) -> Eagle31Config:
+    """The options of any record; a server without EAGLE31 has them by its command line only."""
     kept: Eagle31Config | None = getattr(server_args, ATTRIBUTE, None)
     if kept is None and not hasattr(server_args, "_eagle31"):
-        return 0.0
-    return Eagle31Config.of(server_args).drift_sample
+        return Eagle31Config()
+    return Eagle31Config.of(server_args)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -151,6 +157,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Whether to draft only as much as pays: on (default on a CPU) runs the fastest of some shapes up to the "
         "configured one, no speculation among them, as measured while serving; observe (default elsewhere) only "
         "reports; off does nothing.",
+    )
+    group.add_argument(
+        "--eagle31-pack-weights",
+        choices=SWITCH,
+        help="On a CPU without sgl_kernel: keep bf16 weights a second time, in the layout that oneDNN multiplies "
+        "fastest (default on: faster, same bits, twice the memory for weights). Also with EAGLE, EAGLE3, NEXTN, "
+        "STANDALONE.",
     )
     known = [option for action in group._group_actions for option in action.option_strings]
     plain_error = parser.error

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any
 
+from sglang_eagle31.served import schedulers
+
 
 def collect(info: Mapping[str, Any]) -> dict[str, Any] | None:
     """The record of `meter.Meter.to_json` with the counts of all schedulers; None if none has counted a round.
 
     ``alarm`` is the first one that is raised, with ``schedulers``, the number of those that raise one.
     """
-    states = info.get("internal_states") or []
-    records = [record for state in states if (record := (state.get("eagle31") or {}).get("acceptance"))]
+    records = [record for one in schedulers(info) if (record := one.get("acceptance"))]
     if not records:
         return None
     alarms = [record["alarm"] for record in records]

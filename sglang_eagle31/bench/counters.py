@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from sglang_eagle31.acceptance.served import collect
+from sglang_eagle31.served import schedulers
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,13 @@ class Counts:
 
 def guards(info: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What the guard of each scheduler says; empty without one."""
-    ours = [state.get("eagle31") or {} for state in info.get("internal_states") or []]
-    return [one["guard"] for one in ours if one.get("guard")]
+    return [one["guard"] for one in schedulers(info) if one.get("guard")]
 
 
 def read(info: Mapping[str, Any]) -> Counts:
     """The counters in an answer of ``/server_info``; all zero on servers without them."""
     acceptance = collect(info)
     total: Mapping[str, Any] = acceptance["total"] if acceptance else {"drafts": 0, "accepted_by_depth": []}
-    ours = [state.get("eagle31") or {} for state in info.get("internal_states") or []]
     rounds = [one["rounds"] for one in guards(info)]
     return Counts(
         drafts=total["drafts"],
@@ -86,7 +85,7 @@ def read(info: Mapping[str, Any]) -> Counts:
         plain=sum(one["plain"] for one in rounds),
         drafted=sum(one["drafted"] for one in rounds),
         guarded=bool(rounds),
-        counted=acceptance is not None or any(ours),
+        counted=acceptance is not None or any(schedulers(info)),
     )
 
 

@@ -1,4 +1,4 @@
-"""The generated part of a page: conditions and tables of a sweep, between two markers."""
+"""The generated parts of a page: conditions and tables of a sweep, between two markers; the first names its result."""
 
 from __future__ import annotations
 
@@ -12,19 +12,26 @@ from typing import Any
 
 from sglang_eagle31.bench.report import ACCEPTANCE, COLUMNS, cells, say_break_even, say_identity
 
-BEGIN, END = "<!-- bench -->", "<!-- end -->"
+END = "<!-- end -->"
 MISSING = "Not measured in this checkout: `make bench` measures and writes this part."
 
 
+def begin(results: Path) -> str:
+    """The marker of a result's part: ``<!-- bench -->`` for bench.json."""
+    return f"<!-- {results.stem} -->"
+
+
 def fill(page: Path, results: Path) -> str:
-    """The page with the part between its markers made anew from the results; a result that is not there is said.
+    """The page with the results' part made anew; a result that is not there is said.
 
     Raises ValueError for a page without the markers, and for a file that is no result.
     """
     text = page.read_text(encoding="utf-8")
-    block = re.compile(rf"({re.escape(BEGIN)}\n).*?({re.escape(END)})", re.DOTALL)
+    block = re.compile(rf"({re.escape(begin(results))}\n).*?({re.escape(END)})", re.DOTALL)
     if not block.search(text):
-        raise ValueError(f"--document {page}: no {BEGIN} ... {END} in it; fix: put the two where the tables belong")
+        raise ValueError(
+            f"--document {page}: no {begin(results)} ... {END} in it; fix: put the two where the tables belong"
+        )
     body = MISSING
     if results.exists():
         try:

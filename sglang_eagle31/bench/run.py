@@ -20,7 +20,7 @@ from sglang_eagle31.bench.results import Results
 from sglang_eagle31.bench.turns import Turns
 from sglang_eagle31.demo.client import Run
 from sglang_eagle31.demo.servers import Server, ServerFailed
-from sglang_eagle31.robust.server import server_info
+from sglang_eagle31.served import server_info
 
 
 @dataclass(frozen=True)

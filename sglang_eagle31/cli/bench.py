@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sglang_eagle31.cli.lists import integers, names
+
 HELP = "measure what speculation is worth by concurrency, or replay recorded traffic on several settings"
 EPILOG = "Exit status: 0 measured, 1 --check failed, 2 a mistake or a server that fails, 130 interrupted."
 QUICK: dict[str, Any] = {
@@ -28,11 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", type=Path, metavar="DIR", help="the target (default: the demo's)")
     add("--head", type=Path, metavar="DIR", help="its draft head (default: the demo's)")
     add("--shape", metavar="S,K,D", help="steps, topk, draft tokens (default: 3,1,4)")
-    add("--arms", type=_names, metavar="A,B", help="of none, eagle3, eagle31, guard (default: all)")
-    add(
-        "--prompts", type=_names, metavar="A,B", help="of chat, code, instruction, long, and JSONL files (default: all)"
-    )
-    add("--concurrency", type=_numbers, metavar="N,N", help="requests at a time (default: 1,4,16,32,64)")
+    add("--arms", type=names, metavar="A,B", help="of none, eagle3, eagle31, guard (default: all)")
+    add("--prompts", type=names, metavar="A,B", help="of chat, code, instruction, long, and JSONL files (default: all)")
+    add("--concurrency", type=integers, metavar="N,N", help="requests at a time (default: 1,4,16,32,64)")
     add("--rounds", type=int, metavar="N", help="turns of every arm in every cell (default: 3)")
     add("--tokens", type=int, metavar="N", help="longest answer (default: 64)")
     add("--requests", type=int, metavar="N", help="requests of a cell (default: by concurrency, 8 to 64)")
@@ -175,14 +175,6 @@ def _check(args: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     return 1
-
-
-def _names(text: str) -> list[str]:
-    return [part for part in text.split(",") if part]
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
 
 
 def _joined(numbers: Sequence[int]) -> str:

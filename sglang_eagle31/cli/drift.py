@@ -76,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _served(url: str) -> tuple[Record, list[Record], dict[str, Any]]:
-    from sglang_eagle31.drift.served import collect, server_info
+    from sglang_eagle31.drift.served import collect
+    from sglang_eagle31.served import server_info
 
     record, facts = collect(server_info(url), url)
     return record, [], facts

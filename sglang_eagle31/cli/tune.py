@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from sglang_eagle31.cli.lists import integers, numbers
 from sglang_eagle31.cost.simulate import Answer, Given, Simulation, read, simulate
 
 HELP = "find which draft shape pays on a running server or from given numbers, or that none does"
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mode = parser.add_mutually_exclusive_group(required=True)
     mode.add_argument("--url", metavar="URL", help="measure an EAGLE31 server that runs, and is otherwise idle")
     mode.add_argument("--simulate", action="store_true", help="calculate from the numbers given; no server is asked")
-    parser.add_argument("--concurrency", type=_ints, metavar="N[,N...]", help="requests of a round (default 1)")
+    parser.add_argument("--concurrency", type=integers, metavar="N[,N...]", help="requests of a round (default 1)")
     parser.add_argument("--json", action="store_true", help="print the JSON object instead of the tables")
     _measuring(parser.add_argument_group("with --url"))
     _calculating(parser)
@@ -47,7 +48,7 @@ def _measuring(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--prompts", type=Path, metavar="FILE", help="JSONL of chats or /generate bodies such as the server is for")
     add("--goal", choices=("latency", "throughput"), help="of one user, or tokens of all (default throughput)")
-    add("--temperature", type=_floats, metavar="T[,T...]", help="of all requests, a row each (default 0)")
+    add("--temperature", type=numbers, metavar="T[,T...]", help="of all requests, a row each (default 0)")
     add("--max-new-tokens", type=int, metavar="N", help="longest answer (default 128)")
     add("--turns", type=int, metavar="N", help="of each measured shape, alternating (default 3)")
     add("--requests-per-turn", type=int, metavar="N", help="default: twice the concurrency")
@@ -59,21 +60,20 @@ def _measuring(group: argparse._ArgumentGroup) -> None:
 
 
 def _calculating(parser: argparse.ArgumentParser) -> None:
-    numbers = parser.add_argument_group("with --simulate: what is known")
-    add = numbers.add_argument
+    add = parser.add_argument_group("with --simulate: what is known").add_argument
     add("--input", type=Path, metavar="FILE", help="JSON object of the options' names; options override")
     add(
-        "--acceptance", type=_floats, metavar="A[,A...]", help="of each drafted token when those before it are accepted"
+        "--acceptance", type=numbers, metavar="A[,A...]", help="of each drafted token when those before it are accepted"
     )
-    add("--recovery", type=_floats, metavar="R[,R...]", help="chance of the second choice when the first is wrong, ...")
+    add("--recovery", type=numbers, metavar="R[,R...]", help="chance of the second choice when the first is wrong, ...")
     add("--cost", type=float, metavar="C", help="of a draft step, in target steps; say 0.05")
     add("--verify-slope", type=float, metavar="S", help="of each further token of a pass, in target steps (default 0)")
     add("--free-tokens", type=float, metavar="N", help="tokens of a pass that cost as much as one (default 1)")
     search = parser.add_argument_group("with --simulate: what is looked at")
     add = search.add_argument
     add("--max-steps", type=int, metavar="N", help="deepest draft (default 10)")
-    add("--topk", type=_ints, metavar="N[,N...]", help="of trees, with --recovery (default 2,4,8)")
-    add("--draft-tokens", type=_ints, metavar="N[,N...]", help="of trees (default 4,8,16,32,64)")
+    add("--topk", type=integers, metavar="N[,N...]", help="of trees, with --recovery (default 2,4,8)")
+    add("--draft-tokens", type=integers, metavar="N[,N...]", help="of trees (default 4,8,16,32,64)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -177,11 +177,3 @@ def _table(result: Simulation) -> Table:
             *marked,
         )
     return table
-
-
-def _floats(text: str) -> list[float]:
-    return [float(part) for part in text.split(",")]
-
-
-def _ints(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]

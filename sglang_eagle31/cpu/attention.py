@@ -13,6 +13,7 @@ from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.runtime_context import attention_backends, get_spec
 
+from sglang_eagle31.config import shared
 from sglang_eagle31.cpu import attend, masks, packed
 
 NAME = "torch_native"
@@ -238,7 +239,8 @@ def register_backend() -> None:
     def create(runner: Any) -> Any:
         if get_spec().speculative_algorithm not in ALGORITHMS:
             return stock(runner)
-        packed.pack(runner.model)
+        if shared(runner.server_args).pack_weights == "on":
+            packed.pack(runner.model)
         return TreeAttentionBackend(runner)
 
     attention_registry.register_attention_backend(NAME)(create)

@@ -17,7 +17,7 @@ from sglang_eagle31.demo.client import Answer, Messages, Run, chat_all, load_pro
 from sglang_eagle31.demo.compare import Difference, Verdict, judge, tie_bound
 from sglang_eagle31.demo.model import prepare_model
 from sglang_eagle31.demo.servers import Server, serve_sglang
-from sglang_eagle31.robust.server import server_info
+from sglang_eagle31.served import server_info
 
 PROMPTS = Path(__file__).parent / "prompts.jsonl"
 HEAD = Path(__file__).resolve().parents[2] / "launch" / "heads" / "smollm2-135m-eagle31"

@@ -136,8 +136,8 @@ def head(path: str, target: str | None, overrides: Mapping[str, str]) -> Head:
 
 def server(url: str) -> Server:
     """A server's answer; what is wrong with it is an error in the facts."""
-    from sglang_eagle31.drift.served import server_info
     from sglang_eagle31.robust.server import head_of
+    from sglang_eagle31.served import server_info
 
     try:
         info = server_info(url)

@@ -6,19 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sglang_eagle31.drift.record import Record
-
-
-def server_info(url: str) -> dict[str, Any]:
-    """What a server says of itself. Raises ValueError if it does not answer."""
-    import requests
-
-    try:
-        answer = requests.get(f"{url.rstrip('/')}/server_info", timeout=60)
-        answer.raise_for_status()
-        info: dict[str, Any] = answer.json()
-    except requests.RequestException as error:
-        raise ValueError(f"--url {url}: {error}; fix: give the address of a running SGLang server") from error
-    return info
+from sglang_eagle31.served import schedulers
 
 
 def collect(info: Mapping[str, Any], url: str) -> tuple[Record, dict[str, Any]]:
@@ -31,8 +19,7 @@ def collect(info: Mapping[str, Any], url: str) -> tuple[Record, dict[str, Any]]:
     Raises:
         ValueError: the server has no probe, or has recorded nothing.
     """
-    states = info.get("internal_states") or []
-    probes = [state["eagle31"]["drift"] for state in states if "drift" in state.get("eagle31", {})]
+    probes = [one["drift"] for one in schedulers(info) if "drift" in one]
     if not probes:
         raise ValueError(f"--url {url}: the server has no drift probe; fix: start it with --eagle31-drift-sample 0.05")
     record = Record()

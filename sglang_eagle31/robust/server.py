@@ -9,12 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import requests
-
 from sglang_eagle31.bench.counters import guards
-
-TIMEOUT = 60.0
-"""Seconds for ``/server_info``."""
+from sglang_eagle31.served import server_info
 
 
 @dataclass(frozen=True)
@@ -94,20 +90,6 @@ def read_head(name: str | None, url: str) -> Head:
     Raises ValueError when nothing answers, when the answer is not SGLang's, and for a server without speculation.
     """
     return head_of(name, url, server_info(url))
-
-
-def server_info(url: str, flag: str = "--url") -> dict[str, Any]:
-    """The answer of ``/server_info``; raises ValueError where no SGLang server answers, naming ``flag``."""
-    try:
-        response = requests.get(f"{url}/server_info", timeout=TIMEOUT)
-        response.raise_for_status()
-        info: dict[str, Any] = response.json()
-    except (requests.RequestException, ValueError) as error:
-        raise ValueError(
-            f"{flag} {url}: no SGLang server answers /server_info there ({error}); "
-            "fix: start it, or correct the address"
-        ) from error
-    return info
 
 
 def head_of(name: str | None, url: str, info: Mapping[str, Any]) -> Head:

@@ -11,7 +11,7 @@ from typing import Any
 import requests
 
 from sglang_eagle31.cost.shape import NO_SPECULATION, Shape
-from sglang_eagle31.robust.server import server_info
+from sglang_eagle31.served import server_info
 from sglang_eagle31.tune.served import Counts, counts, guards
 from sglang_eagle31.tune.turns import Turn
 from sglang_eagle31.verify.requests_file import CHAT, Request

@@ -20,7 +20,7 @@ def draw(report: Report, path: Path) -> None:
     figure = Figure(figsize=SIZE, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    most = 1.0
+    least = most = 1.0
     for index, answer in enumerate(report.answers):
         shown = answer.realised if answer.grid is None else answer.grid
         x, y = [one.predicted for one in shown], [one.gain for one in shown]
@@ -29,10 +29,12 @@ def draw(report: Report, path: Path) -> None:
         axes.errorbar(x, y, yerr=errors, fmt="o", markersize=4, capsize=2, color=f"C{index}", label=label)
         best = answer.best
         axes.annotate(str(best.shape), (best.predicted, best.gain), (6, -10), textcoords="offset points")
+        least = min(least, *x, *(one.low for one in shown))
         most = max(most, *x, *(one.high for one in shown))
-    axes.plot([0, 1.1 * most], [0, 1.1 * most], color="grey", linewidth=1)
+    ends = 0.95 * least, 1.05 * most
+    axes.plot(ends, ends, color="grey", linewidth=1)
     axes.axhline(1, color="grey", linestyle=":")
-    axes.set(xlabel="predicted gain", ylabel="realised gain, least to most", xlim=(0, 1.1 * most), ylim=(0, 1.1 * most))
+    axes.set(xlabel="predicted gain", ylabel="realised gain, least to most", xlim=ends, ylim=ends)
     axes.set_title(f"gain against no speculation, {report.options.goal}")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")

@@ -14,7 +14,7 @@ from rich.console import Console
 from tqdm import tqdm
 
 from sglang_eagle31.demo.report import provenance
-from sglang_eagle31.robust.server import server_info
+from sglang_eagle31.served import server_info
 from sglang_eagle31.tune.answer import Answer, Budget, Options, answer, turns_of
 from sglang_eagle31.tune.client import HttpLoad
 from sglang_eagle31.tune.report import Report, closing, table, verdict

@@ -9,7 +9,7 @@ from typing import Any
 
 import requests
 
-from sglang_eagle31.robust.server import server_info
+from sglang_eagle31.served import server_info
 from sglang_eagle31.verify.requests_file import CHAT, NATIVE, Request
 
 DTYPES = ("float32", "bfloat16", "float16")

@@ -11,7 +11,7 @@ from conftest import Models, Plain, prompt, speculate
 
 from sglang_eagle31.cli import main
 from sglang_eagle31.cost.shape import Shape
-from sglang_eagle31.robust.server import server_info
+from sglang_eagle31.served import server_info
 from sglang_eagle31.tune.served import guards, limits
 from sglang_eagle31.tune.shapes import candidates, probes
 

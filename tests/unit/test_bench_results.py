@@ -134,7 +134,7 @@ def test_no_picture_of_recorded_times(tmp_path):
     assert "recorded" in shown(found.to_json())
 
 
-PAGE = f"# Speed\n\nBefore.\n\n{document.BEGIN}\nold\n{document.END}\n\nAfter.\n"
+PAGE = f"# Speed\n\nBefore.\n\n<!-- bench -->\nold\n{document.END}\n\nAfter.\n"
 
 
 def test_the_page(full, tmp_path):
@@ -153,6 +153,17 @@ def test_the_page(full, tmp_path):
     assert "![" not in text
     full.path.with_suffix(".png").write_bytes(b"")
     assert f"({tmp_path.name}/bench.png)" in document.fill(page, full.path)
+
+
+def test_a_page_of_two_results_keeps_the_other_ones_part(full, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"{PAGE}<!-- bench-long -->\nkept\n{document.END}\n")
+    text = document.fill(page, full.path)
+    assert text.endswith(f"<!-- bench-long -->\nkept\n{document.END}\n") and "old" not in text
+    page.write_text(text)
+    longer = tmp_path / "bench-long.json"
+    longer.write_text(full.path.read_text())
+    assert document.fill(page, longer).count("### ") == 2 * text.count("### ")
 
 
 def test_a_page_without_a_result_says_so(tmp_path):

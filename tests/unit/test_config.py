@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sglang_eagle31.config import ENV, NAMES, Eagle31Config, add_arguments, asked, drift_rate
+from sglang_eagle31.config import ENV, NAMES, Eagle31Config, add_arguments, asked, shared
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,10 @@ def test_options_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ("text", "named"),
     [
         ("{feedback", ["is not JSON", "fix: unset it"]),
-        ('{"overide": []}', ["unknown option overide", "known: cache_dir, drift_sample, guard, override"]),
+        (
+            '{"overide": []}',
+            ["unknown option overide", "known: cache_dir, drift_sample, guard, override, pack"],
+        ),
         ("[1]", ["unknown option [1]"]),
         ('"EAGLE31"', ["unknown option 'EAGLE31'"]),
         ('{"override": "feedback=post"}', ["--eagle31-override", "feedback=post", "a list"]),
@@ -58,6 +61,7 @@ def test_options_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ('{"override": 3}', ["--eagle31-override", "3", "KEY=VALUE"]),
         ('{"cache_dir": 3}', ["--eagle31-cache-dir", "3"]),
         ('{"guard": "auto"}', ["--eagle31-guard", "auto", "on, off, observe"]),
+        ('{"pack_weights": true}', ["--eagle31-pack-weights", "True", "on or off"]),
     ],
 )
 def test_a_bad_environment_names_variable_value_and_fix(
@@ -146,9 +150,20 @@ def test_the_drift_probe_serves_other_algorithms_too(algorithm: str) -> None:
     config = Eagle31Config.from_namespace(parse("--speculative-algorithm", algorithm, "--eagle31-drift-sample", "0.25"))
     assert config == Eagle31Config(drift_sample=0.25)
     record = SimpleNamespace()
-    assert drift_rate(record) == 0.0
+    assert shared(record).drift_sample == 0.0
     config.attach(record)
-    assert drift_rate(record) == 0.25
+    assert shared(record).drift_sample == 0.25
+
+
+@pytest.mark.parametrize("algorithm", ["EAGLE31", "EAGLE", "STANDALONE"])
+def test_any_draft_on_a_cpu_may_leave_its_weights_as_they_are(algorithm: str) -> None:
+    config = Eagle31Config.from_namespace(parse("--speculative-algorithm", algorithm, "--eagle31-pack-weights", "off"))
+    record = SimpleNamespace()
+    assert shared(record).pack_weights == "on"
+    config.attach(record)
+    assert shared(record).pack_weights == "off"
+    with pytest.raises(ValueError, match=r"--eagle31-pack-weights off has no effect"):
+        Eagle31Config.from_namespace(parse("--eagle31-pack-weights", "off"))
 
 
 @pytest.mark.parametrize("rate", ["1.5", "-0.1", "nan"])
@@ -164,5 +179,5 @@ def test_without_speculation_there_is_nothing_to_probe() -> None:
 
 def test_only_eagle31_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV, '{"drift_sample": 0.5}')
-    assert drift_rate(SimpleNamespace()) == 0.0
-    assert drift_rate(SimpleNamespace(_eagle31={})) == 0.5
+    assert shared(SimpleNamespace()) == Eagle31Config()
+    assert shared(SimpleNamespace(_eagle31={})).drift_sample == 0.5

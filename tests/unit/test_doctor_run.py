@@ -17,10 +17,10 @@ from doctor_facts import FACTS, INFO, MACHINE, PLUGINS, SOFTWARE, STARTED, count
 from rich.console import Console
 from truth import producers
 
+from sglang_eagle31 import served
 from sglang_eagle31.cli import COMMANDS, main
 from sglang_eagle31.doctor import gather, probe, report
 from sglang_eagle31.doctor.facts import Facts, Server
-from sglang_eagle31.drift import served
 
 DOCTOR = Path(report.__file__).parent
 

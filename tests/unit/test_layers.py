@@ -46,14 +46,15 @@ MAY_IMPORT_SGLANG = {
 MAY_IMPORT_SGLANG_FOLDERS = ("cli/", "demo/", "patches/")
 LIBRARIES = {"huggingface_hub", "numpy", "rich", "safetensors", "torch", "tqdm"}
 MORE = {
-    "acceptance/": {"prometheus_client", "requests"},
+    "acceptance/": {"prometheus_client"},
     "bench/": {"matplotlib", "requests"},
     "train/": {"gguf", "matplotlib", "transformers", "yaml"},
     "demo/": {"gguf", "requests", "transformers"},
     "doctor/": {"packaging"},
-    "drift/": {"matplotlib", "prometheus_client", "requests", "transformers"},
+    "drift/": {"matplotlib", "prometheus_client", "transformers"},
     "guard/": {"prometheus_client"},
     "robust/": {"jinja2", "matplotlib", "requests", "transformers"},
+    "served.py": {"requests"},
     "tune/": {"matplotlib", "requests"},
     "verify/": {"requests"},
 }
