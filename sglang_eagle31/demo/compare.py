@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 TIE_ULPS = 2
@@ -103,6 +103,19 @@ def judge(
     # Log-probabilities are float32, so the grid of the logits is met up to their rounding.
     outcome = Outcome.TIE if gap <= bound + 1e-4 else Outcome.DIFFERENT
     return Verdict(outcome, difference.index, difference, gap)
+
+
+def settle(verdict: Verdict, dtype: str, best: Callable[[int], float]) -> Verdict:
+    """A difference that is a tie after all, as the logits at that place are larger than LOGIT_MAGNITUDE.
+
+    ``best`` gives the largest logit at an index of the answer. The spacing is taken at the lower of the two candidates.
+    """
+    if verdict.outcome is not Outcome.DIFFERENT or verdict.gap is None or verdict.difference is None:
+        return verdict
+    lower = best(verdict.difference.index) - verdict.gap
+    if lower <= LOGIT_MAGNITUDE or verdict.gap > tie_bound(dtype, lower) + 1e-4:
+        return verdict
+    return replace(verdict, outcome=Outcome.TIE)
 
 
 def loops(token_ids: Sequence[int]) -> bool:

@@ -118,7 +118,7 @@ def _acceptance(result: Mapping[str, Any]) -> str:
 
 def _ties(result: Mapping[str, Any]) -> str:
     text = f"{result['ties']} of {result['prompts']} prompts, logit gap allowed {result['tie_bound']:g}"
-    return f"{text}; {result['tokens_compared']} of {result['tokens']} tokens compared"
+    return f"{text}, more where logits are large; {result['tokens_compared']} of {result['tokens']} tokens compared"
 
 
 def _difference_line(entry: Mapping[str, Any]) -> Text:

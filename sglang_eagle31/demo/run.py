@@ -14,7 +14,8 @@ from tqdm import tqdm
 from sglang_eagle31.bench import counters
 from sglang_eagle31.demo import report
 from sglang_eagle31.demo.client import Answer, Messages, Run, chat_all, load_prompts, next_token
-from sglang_eagle31.demo.compare import Difference, Verdict, judge, tie_bound
+from sglang_eagle31.demo.compare import Difference, Verdict, judge, settle, tie_bound
+from sglang_eagle31.demo.logits import best_logit
 from sglang_eagle31.demo.model import prepare_model
 from sglang_eagle31.demo.servers import Server, serve_sglang
 from sglang_eagle31.served import server_info
@@ -78,6 +79,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
     with serve_sglang("plain", model, options.server_args(), log_dir=log_dir, console=console) as server:
         plain = _answers(server, prompts, options)
         verdicts = judge_all(server.url, plain, speculative, bound)
+    verdicts = settle_all(model, options.dtype, plain, verdicts)
 
     result = report.provenance(argv) | report.summarise(plain, speculative, verdicts, options.tree)
     result["fallback_ratio"] = counted.fallback_ratio
@@ -104,6 +106,16 @@ def judge_all(url: str, plain: Run, speculative: Run, bound: float) -> list[Verd
     Raises RuntimeError where the prompts of the two are not the same tokens.
     """
     return [_judge(url, a, b, bound) for a, b in zip(plain.answers, speculative.answers, strict=True)]
+
+
+def settle_all(model: Path, dtype: str, plain: Run, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts, those on differences with the logits at that place, which the target in ``model`` is asked for."""
+
+    def settled(answer: Answer, verdict: Verdict) -> Verdict:
+        ids = [*answer.prompt_ids, *answer.token_ids]
+        return settle(verdict, dtype, lambda index: best_logit(model, dtype, ids[: len(answer.prompt_ids) + index]))
+
+    return [settled(answer, verdict) for answer, verdict in zip(plain.answers, verdicts, strict=True)]
 
 
 def _judge(url: str, plain: Answer, speculative: Answer, bound: float) -> Verdict:

@@ -10,6 +10,7 @@ from sglang_eagle31.demo.compare import (
     first_difference,
     judge,
     loops,
+    settle,
     tie_bound,
 )
 
@@ -87,6 +88,29 @@ def test_only_rounding_is_a_tie(best, plain, speculative, outcome):
     assert verdict.outcome is outcome
     assert verdict.compared == 1
     assert verdict.gap == pytest.approx(best - min(plain, speculative))
+
+
+@pytest.mark.parametrize(
+    ("gap", "best", "outcome"),
+    [
+        (0.5, 38.75, Outcome.TIE),  # spaced 0.25 apart, from 32 on
+        (0.75, 38.75, Outcome.DIFFERENT),
+        (0.5, 32.25, Outcome.DIFFERENT),  # the lower candidate is below 32
+        (0.5, 30.0, Outcome.DIFFERENT),
+        (0.5, 9.0, Outcome.DIFFERENT),
+    ],
+)
+def test_a_larger_logit_has_a_larger_spacing(gap, best, outcome):
+    verdict = judge([7, 1], [7, 2], found(0.0, 0.0, -gap), 0.25)
+    asked = []
+    assert verdict.outcome is Outcome.DIFFERENT
+    assert settle(verdict, "bfloat16", lambda index: asked.append(index) or best).outcome is outcome
+    assert asked == [1]
+
+
+def test_nothing_is_asked_for_a_tie_or_an_answer_that_ended():
+    for verdict in (judge([1], [2], found(0.0, 0.0, -0.25), 0.25), judge([1, 2], [1], no_look_up, 0.25)):
+        assert settle(verdict, "bfloat16", None) is verdict
 
 
 def test_float32_allows_no_tie():
