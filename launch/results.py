@@ -127,11 +127,11 @@ def serve(head: Path, model: Path, args: argparse.Namespace, folder: Path, varia
         ask(server, model, args, folder / "switched.json", "none", "regular", args.limit)
 
 
-def flags(head: Path, args: argparse.Namespace) -> list[str]:
-    """Of the server."""
+def flags(head: Path, args: argparse.Namespace, tree: Tree | None = None) -> list[str]:
+    """Of the server, with the tree of docs/drift.md or another."""
     found = ["--device", args.device, "--dtype", args.dtype, "--random-seed", "0", "--max-running-requests", "4"]
     found += ["--max-total-tokens", "16384", "--speculative-algorithm", "EAGLE31", "--eagle31-guard", "off"]
-    return [*found, "--speculative-draft-model-path", str(head), *Tree(*twins.TREE).flags()]
+    return [*found, "--speculative-draft-model-path", str(head), *(tree or Tree(*twins.TREE)).flags()]
 
 
 def ask(
@@ -179,7 +179,7 @@ def main() -> int:
                     print(failure, file=sys.stderr)
                     return 2
         record: dict[str, Any] = twins.summarise() | {"written": provenance(sys.argv)}
-        twins.RESULT.write_text(json.dumps(record, indent=1) + "\n")
+        twins.RESULT.write_text(portable(json.dumps(record, indent=1)) + "\n")
     twins_view.render()
     return 0
 

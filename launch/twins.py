@@ -61,7 +61,7 @@ def _conditions(seed: int, variant: str) -> dict[str, Measured]:
     return found
 
 
-def _kept(entry: Measured) -> dict[int, list[int]]:
+def kept(entry: Measured) -> dict[int, list[int]]:
     """Histograms by prompt of the answers that count."""
     rows = [row for row in entry["per_prompt"] if sum(row["histogram"])]
     straight = [row for row in rows if not row["loops"]]
@@ -72,7 +72,7 @@ def pooled(condition: str, which: Sequence[int]) -> dict[str, Array]:
     """By variant, histograms ``[P, DEPTH + 1]`` of the same prompts, summed over the seeds ``which``."""
     total: dict[int, dict[str, Array]] = {}
     for seed in which:
-        both = {variant: _kept(_conditions(seed, variant)[condition]) for variant in VARIANTS}
+        both = {variant: kept(_conditions(seed, variant)[condition]) for variant in VARIANTS}
         for prompt in both["eagle3"].keys() & both["eagle31"].keys():
             into = total.setdefault(prompt, {variant: np.zeros(DEPTH + 1) for variant in VARIANTS})
             for variant in VARIANTS:
@@ -80,7 +80,7 @@ def pooled(condition: str, which: Sequence[int]) -> dict[str, Array]:
     return {v: np.array([total[p][v] for p in sorted(total)]).reshape(-1, DEPTH + 1) for v in VARIANTS}
 
 
-def _estimate(value: Estimate, digits: int = 3) -> Measured:
+def estimate(value: Estimate, digits: int = 3) -> Measured:
     if value.value is None:
         return {"value": None, "ci95": None}
     ends = None if value.low is None or value.high is None else [round(value.low, digits), round(value.high, digits)]
@@ -94,10 +94,10 @@ def _condition(condition: str, which: Sequence[int]) -> Measured:
     for variant in VARIANTS:
         found = acceptance(rows[variant], 0)
         entry[variant] = {
-            "accept_length": _estimate(found.length),
+            "accept_length": estimate(found.length),
             "rounds": found.rounds,
-            "reach": [_estimate(e) for e in found.reach],
-            "conditional": [_estimate(e) for e in found.conditional],
+            "reach": [estimate(e) for e in found.reach],
+            "conditional": [estimate(e) for e in found.conditional],
         }
     entry["ratio"] = _ratio(rows)
     entry["by_seed"] = {str(seed): _ratio(pooled(condition, [seed])) for seed in which}
@@ -105,7 +105,7 @@ def _condition(condition: str, which: Sequence[int]) -> Measured:
 
 
 def _ratio(rows: dict[str, Array]) -> Measured:
-    return _estimate(ratio(length, rows["eagle31"], rows["eagle3"], 0))
+    return estimate(ratio(length, rows["eagle31"], rows["eagle3"], 0))
 
 
 def rms_growth(variant: str, which: Sequence[int]) -> Measured:
@@ -123,7 +123,7 @@ def rms_growth(variant: str, which: Sequence[int]) -> Measured:
         str(s): round(float(growth(np.array(log).mean(0)[None])[0]), 3) for s, log in zip(which, logs, strict=True)
     }
     value = float(growth(values.mean(0)[None])[0])
-    return _estimate(Estimate(value, float(low), float(high))) | {"by_seed": by_seed}
+    return estimate(Estimate(value, float(low), float(high))) | {"by_seed": by_seed}
 
 
 def _rms(one: Measured) -> list[float]:
@@ -180,8 +180,8 @@ def _served(which: Sequence[int]) -> Measured:
     weights = hashlib.sha256(SHIPPED.read_bytes()).hexdigest()
     found = {}
     for seed in which:
-        rows = table(list(_kept(_conditions(seed, "eagle31")["regular"]).values()), DEPTH)
-        found[seed] = _estimate(acceptance(rows, 0).length)
+        rows = table(list(kept(_conditions(seed, "eagle31")["regular"]).values()), DEPTH)
+        found[seed] = estimate(acceptance(rows, 0).length)
     shipped = next((s for s in which if read(s, "eagle31", "head")["sha256"] == weights), None)
     if shipped is None:
         raise ValueError(f"{SHIPPED}: not among the measured heads; fix: python launch/results.py")
@@ -193,7 +193,7 @@ def _switched(variant: str, which: Sequence[int]) -> Measured:
     found: Measured = {"feedback": SWITCHED[variant]}
     for seed in which:
         entry = read(seed, variant, "switched")["heads"][0]["conditions"][0]
-        found[str(seed)] = _estimate(acceptance(table(list(_kept(entry).values()), DEPTH), 0).length)
+        found[str(seed)] = estimate(acceptance(table(list(kept(entry).values()), DEPTH), 0).length)
     return found
 
 
