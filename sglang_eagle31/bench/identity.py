@@ -11,7 +11,7 @@ from sglang_eagle31.demo.compare import Outcome, Verdict, accept_by_depth
 from sglang_eagle31.demo.run import judge_all
 
 EXAMPLES = 5
-"""First differences that are written down."""
+"""First differences that are written down, those that are no tie before the others."""
 
 
 def answers(url: str, prompts: PromptSet, count: int, tokens: int, advance: Callable[[], object]) -> Run:
@@ -27,6 +27,8 @@ def compare(url: str, plain: Run, other: Run, bound: float) -> dict[str, Any]:
 def record(run: Run, verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """How many prompts are answered with the same tokens, end in a tie, or differ; and acceptance over them."""
     outcomes = [verdict.outcome for verdict in verdicts]
+    ordered = sorted(enumerate(verdicts), key=lambda item: item[1].outcome is Outcome.TIE)
+    places = [item for item in ordered if item[1].outcome is not Outcome.SAME]
     depth = max((len(answer.accepted_histogram) for answer in run.answers), default=1) - 1
     speculated = any(answer.verify_steps for answer in run.answers)
     return {
@@ -34,7 +36,7 @@ def record(run: Run, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         **{outcome.value: outcomes.count(outcome) for outcome in Outcome},
         "tokens": sum(len(answer.token_ids) for answer in run.answers),
         "tokens_compared": sum(verdict.compared for verdict in verdicts),
-        "first_differences": [_where(i, v) for i, v in enumerate(verdicts) if v.outcome is not Outcome.SAME][:EXAMPLES],
+        "first_differences": [_where(i, verdict) for i, verdict in places[:EXAMPLES]],
         **(acceptance(run, depth) if speculated else {}),
     }
 

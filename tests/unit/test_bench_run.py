@@ -130,8 +130,8 @@ def test_answers_are_compared_with_the_first_arms(tmp_path, monkeypatch):
     assert (guard["tokens"], guard["tokens_compared"], guard["accept_length"]) == (9, 6, 1.5)
     assert guard["accept_by_depth"] == pytest.approx([2 / 6, 1 / 6])
     assert guard["first_differences"] == [
-        {"prompt": 1, "outcome": "tie", "token": 2, "gap": 0.1},
         {"prompt": 2, "outcome": "different", "token": 1, "gap": 2.0},
+        {"prompt": 1, "outcome": "tie", "token": 2, "gap": 0.1},
     ]
 
 

@@ -154,13 +154,23 @@ def test_rounds_that_the_guard_ran_without_a_draft_are_told(fake_demo, capsys):
 
 
 @pytest.mark.parametrize(
-    ("gap", "options", "code", "ties"),
-    [(0.125, (), 0, 2), (0.5, (), 1, 0), (0.125, ("--dtype", "float32"), 1, 0)],
+    ("gap", "best", "options", "code", "ties"),
+    [
+        (0.125, None, (), 0, 2),
+        (0.5, 30.0, (), 1, 0),
+        (0.5, 40.0, (), 0, 2),
+        (0.125, None, ("--dtype", "float32"), 1, 0),
+    ],
 )
-def test_a_difference_is_judged_by_the_logits_without_speculation(fake_demo, gap, options, code, ties):
+def test_a_difference_is_judged_by_the_logits_without_speculation(
+    fake_demo, monkeypatch, gap, best, options, code, ties
+):
+    prefixes = []
+    monkeypatch.setattr(demo, "best_logit", lambda model, dtype, prefix: prefixes.append(prefix) or best)
     plain = FakeModel(PLAIN, logprobs={12: -0.5, 99: -0.5 - gap})
     result = fake_demo(plain, FakeModel([10, 11, 99, 98], [2, 1]), *options)
     assert (result[0], result[1]["identical"], result[1]["ties"]) == (code, code == 0, ties)
+    assert prefixes == ([[1, 2, 10, 11]] * 2 if best else [])
     if "float32" not in options:
         assert plain.bodies[-1]["input_ids"] == [1, 2, 10, 11]
         assert [entry["gap"] for entry in result[1]["per_prompt"]] == [gap, gap]
