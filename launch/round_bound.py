@@ -18,12 +18,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from guard_phases import FLAGS
 from tqdm import tqdm
 
 from sglang_eagle31.bench.arms import GUARD_FLAG, Arm
 from sglang_eagle31.bench.turns import Turns, turns
 from sglang_eagle31.cost.shape import NO_SPECULATION, Shape
-from sglang_eagle31.demo.client import load_prompts
 from sglang_eagle31.demo.model import prepare_model
 from sglang_eagle31.demo.report import provenance
 from sglang_eagle31.demo.run import HEAD, PROMPTS
@@ -33,7 +33,6 @@ from sglang_eagle31.tune.learn import accept_length, learn
 from sglang_eagle31.tune.turns import Cycles, run_cycles
 from sglang_eagle31.verify.requests_file import read_requests
 
-FLAGS = ("--device", "cpu", "--dtype", "bfloat16", "--random-seed", "0", "--max-total-tokens", "16384")
 MOST = Shape(5, 4, 16)
 SHAPES = (NO_SPECULATION, *map(Shape.parse, ("1,1,2", "3,1,4", "5,1,6", "3,4,8", "5,4,8", "5,4,16")))
 ARMS = {"plain": "off", "packed": "on"}
@@ -52,7 +51,12 @@ def main() -> int:
     with turns(prepare_model(), [*FLAGS, *users], Path("build/round"), True, serve_sglang) as turn:
         cycles = measure(args, turn)
     named = {name: getattr(args, name) for name in ("concurrency", "turns", "requests", "tokens")}
-    conditions = {**provenance(sys.argv), **named, "prompts": len(load_prompts(PROMPTS)), "head": HEAD.name}
+    conditions = {
+        **provenance(sys.argv),
+        **named,
+        "prompts": len(read_requests(PROMPTS, flag="--prompts")),
+        "head": HEAD.name,
+    }
     first = cycles["plain"]
     found = {name: record(one, first, args.concurrency) for name, one in cycles.items()}
     args.out.write_text(json.dumps({"weights": found, "conditions": conditions}, indent=1) + "\n")

@@ -12,6 +12,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from guard_phases import FLAGS
+
 from sglang_eagle31.bench.results import portable
 from sglang_eagle31.cost.shape import Shape
 from sglang_eagle31.demo.model import prepare_model
@@ -19,8 +21,6 @@ from sglang_eagle31.demo.run import HEAD, PROMPTS
 from sglang_eagle31.demo.servers import serve_sglang
 from sglang_eagle31.tune.answer import Options
 from sglang_eagle31.tune.run import Asked, run
-
-FLAGS = ("--device", "cpu", "--dtype", "bfloat16", "--random-seed", "0", "--max-total-tokens", "16384")
 
 
 def main() -> int:

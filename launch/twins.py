@@ -81,6 +81,7 @@ def pooled(condition: str, which: Sequence[int]) -> dict[str, Array]:
 
 
 def estimate(value: Estimate, digits: int = 3) -> Measured:
+    """For JSON: ``value`` and ``ci95``, rounded; None where nothing was measured."""
     if value.value is None:
         return {"value": None, "ci95": None}
     ends = None if value.low is None or value.high is None else [round(value.low, digits), round(value.high, digits)]

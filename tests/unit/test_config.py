@@ -51,7 +51,7 @@ def test_options_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("{feedback", ["is not JSON", "fix: unset it"]),
         (
             '{"overide": []}',
-            ["unknown option overide", "known: cache_dir, drift_sample, guard, override, pack"],
+            ["unknown option overide", "known: cache_dir, drift_sample, guard, override, pack_weights"],
         ),
         ("[1]", ["unknown option [1]"]),
         ('"EAGLE31"', ["unknown option 'EAGLE31'"]),
