@@ -23,6 +23,7 @@ from typing import Any
 import twins
 import twins_view
 
+from sglang_eagle31.bench.results import portable
 from sglang_eagle31.demo.model import prepare_model
 from sglang_eagle31.demo.report import Tree, provenance
 from sglang_eagle31.demo.servers import Server, ServerFailed, serve_sglang
@@ -94,7 +95,7 @@ def measure(pair: Pair, variant: str, args: argparse.Namespace, model: Path) -> 
     recorded = json.loads((head / "provenance.json").read_text())
     kept = {name: recorded.get(name) for name in ("data", "training", "evaluation", "held_out", "twin_of")}
     head_facts = {"sha256": weights, "bytes": (head / "model.safetensors").stat().st_size, "provenance": kept}
-    stamp.write_text(portable(json.dumps(head_facts | {"measured": provenance(sys.argv)}, indent=1)) + "\n")
+    stamp.write_text(portable(json.dumps(head_facts | {"measured": provenance(sys.argv)}, indent=1), ROOT) + "\n")
 
 
 def probe(head: Path, model: Path, args: argparse.Namespace, folder: Path) -> None:
@@ -105,7 +106,7 @@ def probe(head: Path, model: Path, args: argparse.Namespace, folder: Path) -> No
         command += ["--limit", str(args.limit)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     found = folder / "drift.json"
-    found.write_text(portable(found.read_text()))
+    found.write_text(portable(found.read_text(), ROOT))
 
 
 def serve(head: Path, model: Path, args: argparse.Namespace, folder: Path, variant: str) -> None:
@@ -156,12 +157,7 @@ def ask(
         out=Path("build/results"),
     )
     run(options, sys.argv)
-    path.write_text(portable((options.out / "robust.json").read_text()))
-
-
-def portable(text: str) -> str:
-    """Without this machine's folders: relative to the repository, or to the home directory."""
-    return text.replace(f"{ROOT}/", "").replace(str(Path.home()), "~")
+    path.write_text(portable((options.out / "robust.json").read_text(), ROOT))
 
 
 def main() -> int:
@@ -179,7 +175,7 @@ def main() -> int:
                     print(failure, file=sys.stderr)
                     return 2
         record: dict[str, Any] = twins.summarise() | {"written": provenance(sys.argv)}
-        twins.RESULT.write_text(portable(json.dumps(record, indent=1)) + "\n")
+        twins.RESULT.write_text(portable(json.dumps(record, indent=1), ROOT) + "\n")
     twins_view.render()
     return 0
 

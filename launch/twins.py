@@ -20,6 +20,8 @@ from sglang_eagle31.robust.statistics import LEVEL, Array, Estimate, acceptance,
 
 ROOT = Path(__file__).resolve().parents[1]
 STORE, RESULT = ROOT / "docs/results/pairs", ROOT / "docs/results/pairs.json"
+TRIES = ROOT / "docs/results/tries.json"
+"""Pairs served in other ways, by ``twins_at.py``."""
 SHIPPED = ROOT / "launch/heads/smollm2-135m-eagle31/model.safetensors"
 VARIANTS = ("eagle3", "eagle31")
 TREE = (5, 4, 16)
@@ -110,21 +112,26 @@ def _ratio(rows: dict[str, Array]) -> Measured:
 
 
 def rms_growth(variant: str, which: Sequence[int]) -> Measured:
-    """Growth of the fed-back state's RMS over 8 drafted steps: exp of 7 fitted slopes of its logarithm."""
-    logs = [[_rms(one) for one in read(seed, variant, "drift")["per_prompt"]] for seed in which]
-    values = np.array(logs).mean(axis=0)  # [P, STEPS], the seeds' mean of each prompt
+    """Of all seeds together, and of each."""
+    probed = {seed: read(seed, variant, "drift")["per_prompt"] for seed in which}
+    by_seed = {str(seed): growth([prompts])["value"] for seed, prompts in probed.items()}
+    return growth(list(probed.values())) | {"by_seed": by_seed}
 
-    def growth(means: Array) -> Array:
+
+def growth(probed: Sequence[list[Measured]]) -> Measured:
+    """Growth of the fed-back state's RMS over 8 drafted steps: exp of 7 fitted slopes of its logarithm.
+
+    ``probed`` has the same prompts for each head; a prompt's values are the heads' mean.
+    """
+    values = np.array([[_rms(one) for one in prompts] for prompts in probed]).mean(axis=0)  # [P, STEPS]
+
+    def fitted(means: Array) -> Array:
         slope: Array = np.polyfit(np.arange(STEPS), means.T, 1)[0]
         return np.exp((STEPS - 1) * slope)
 
-    drawn = growth(resamples(len(values), 0) @ values / len(values))
+    drawn = fitted(resamples(len(values), 0) @ values / len(values))
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    by_seed = {
-        str(s): round(float(growth(np.array(log).mean(0)[None])[0]), 3) for s, log in zip(which, logs, strict=True)
-    }
-    value = float(growth(values.mean(0)[None])[0])
-    return estimate(Estimate(value, float(low), float(high))) | {"by_seed": by_seed}
+    return estimate(Estimate(float(fitted(values.mean(0)[None])[0]), float(low), float(high)))
 
 
 def _rms(one: Measured) -> list[float]:
@@ -133,8 +140,12 @@ def _rms(one: Measured) -> list[float]:
 
 def drift_by_depth(variant: str, which: Sequence[int]) -> Measured:
     """Means over prompts and seeds, depth 0 (prefill) first."""
+    return means_by_depth([one for seed in which for one in read(seed, variant, "drift")["per_prompt"]])
+
+
+def means_by_depth(prompts: Sequence[Measured]) -> Measured:
+    """Means over probed prompts, depth 0 (prefill) first."""
     names = ("rms_fed", "mass_sink", "mass_drafted", "mass_prompt", "entropy", "cosine")
-    prompts = [one for seed in which for one in read(seed, variant, "drift")["per_prompt"]]
     return {
         name: [round(float(np.mean([one[str(d)].get(name, 0.0) for one in prompts])), 4) for d in range(STEPS + 1)]
         for name in names

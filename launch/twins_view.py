@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from twins import DEPTH, RESULT, ROOT, STEPS, TEMPLATES, VARIANTS, Measured
+from twins import DEPTH, RESULT, ROOT, STEPS, TEMPLATES, TRIES, VARIANTS, Measured
 
 DOCUMENT = ROOT / "docs/drift.md"
 NAMES = dict(zip(VARIANTS, ("EAGLE-3", "EAGLE 3.1"), strict=True))
@@ -100,6 +100,17 @@ def _summary_table(record: Measured) -> Iterator[str]:
     yield f"| RMS growth over 8 steps, EAGLE-3 | {_say(growth['eagle3'])} | |"
 
 
+def _tries_table(record: Measured) -> Iterator[str]:
+    yield "| | tree | condition | prompts | EAGLE-3 | EAGLE 3.1 | ratio | as shipped, seed 0 |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    for entry in json.loads(TRIES.read_text()).values():
+        for name, found in entry["conditions"].items():
+            lengths = [_say(found[variant]["accept_length"]) for variant in VARIANTS]
+            known = record["by_condition"].get(name, {}).get("by_seed", {}).get("0")
+            row = [entry["what"], entry["tree"], f"`{name}`", str(found["prompts"]), *lengths, _say(found["ratio"])]
+            yield f"| {' | '.join([*row, _say(known) if known else '-'])} |"
+
+
 TABLES: dict[str, Callable[[Measured], Iterator[str]]] = {
     "summary": _summary_table,
     "templates": lambda record: _length_table(lambda name: name in TEMPLATES, record),
@@ -107,6 +118,7 @@ TABLES: dict[str, Callable[[Measured], Iterator[str]]] = {
     "contexts": lambda record: _length_table(lambda name: name.startswith("context_"), record),
     "depth": _depth_table,
     "drift": _drift_table,
+    "tries": _tries_table,
 }
 
 

@@ -95,6 +95,6 @@ class Results:
         return {key: self.rounds[key] for key in sorted(self.rounds, key=place)}
 
 
-def portable(text: str) -> str:
-    """Without this machine's folders: relative to where the command was called, or to the home directory."""
-    return text.replace(f"{Path.cwd()}/", "").replace(str(Path.home()), "~")
+def portable(text: str, root: Path | None = None) -> str:
+    """Without this machine's folders: relative to ``root`` (where the command was called), or to the home directory."""
+    return text.replace(f"{root or Path.cwd()}/", "").replace(str(Path.home()), "~")

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from truth.reference_rope import rotate, yarn_mscale
+from truth.reference_rope import mla_scale, rotate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,12 +291,3 @@ class Session:
         scores = torch.einsum("thd,shd->hts", q, k) * scale
         weights = scores.masked_fill(~allowed, -math.inf).softmax(-1)
         return torch.einsum("hts,shd->thd", weights, v).reshape(t, -1)
-
-
-def mla_scale(s: Switches) -> float:
-    """Softmax scale of MLA: YaRN's mscale for `mscale_all_dim`, squared, over sqrt(nope + rope). DeepSeek-V2."""
-    scale = (s.qk_nope_head_dim + s.qk_rope_head_dim) ** -0.5
-    scaling = s.rope_scaling or {}
-    if scaling.get("rope_type") == "yarn" and scaling.get("mscale_all_dim"):
-        scale *= yarn_mscale(scaling["factor"], scaling["mscale_all_dim"]) ** 2
-    return scale

@@ -15,6 +15,8 @@ class RopeSwitches(Protocol):
     @property
     def head_dim(self) -> int: ...
     @property
+    def qk_nope_head_dim(self) -> int: ...
+    @property
     def qk_rope_head_dim(self) -> int: ...
     @property
     def rope_theta(self) -> float: ...
@@ -105,3 +107,12 @@ def yarn_factor(scaling: dict[str, Any], mla: bool) -> float:
             return yarn_mscale(factor)
         mscale, all_dim = 1.0 if mscale is None else mscale, 0.0 if all_dim is None else all_dim
     return yarn_mscale(factor, mscale) / yarn_mscale(factor, all_dim)
+
+
+def mla_scale(s: RopeSwitches) -> float:
+    """Softmax scale of MLA: YaRN's mscale for `mscale_all_dim`, squared, over sqrt(nope + rope). DeepSeek-V2."""
+    scale: float = (s.qk_nope_head_dim + s.qk_rope_head_dim) ** -0.5
+    scaling = s.rope_scaling or {}
+    if scaling.get("rope_type") == "yarn" and scaling.get("mscale_all_dim"):
+        scale *= yarn_mscale(scaling["factor"], scaling["mscale_all_dim"]) ** 2
+    return scale
