@@ -42,7 +42,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--tree", default="5,4,16", metavar="S,K,D", help="steps, topk, draft tokens (default: 5,4,16)")
     parser.add_argument("--server", type=shlex.split, default=[], metavar="FLAGS", help="further flags of the servers")
     parser.add_argument("--probe", action="store_true", help="the drift probe too")
-    parser.add_argument("--conditions", default="regular", help="as of robust (default: regular)")
+    parser.add_argument("--conditions", default="regular", help="as of robust, or none (default: regular)")
     parser.add_argument("--limit", type=int, default=20, help="first N prompts (default: 20)")
     parser.add_argument("--contexts", default="none", help="tokens, as of robust (default: none)")
     parser.add_argument("--context-prompts", type=int, default=16, help="prompts a context length (default: 16)")
@@ -72,7 +72,7 @@ def ask(args: argparse.Namespace, variant: str, tree: Tree) -> Found:
     """What one head's server accepts."""
     model, folder = prepare_model(), folder_of(variant)
     flags = results.flags(args.pair.heads[variant], args, tree) + args.server
-    parts = {"conditions": ("none", args.conditions, args.limit)}
+    parts = {"conditions": ("none", args.conditions, args.limit)} if args.conditions != "none" else {}
     if args.contexts != "none":
         parts["contexts"] = (args.contexts, "regular", args.context_prompts)
     found: Found = {}
