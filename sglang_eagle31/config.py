@@ -136,7 +136,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="KEY=VALUE",
         help="A fact about the draft head that its files leave open or state wrongly, e.g. aux_layers=2,15,27 "
-        "(boundaries), feedback=post, residual=pre, logits=norm, rope_theta=10000, max_position_embeddings=8192, "
+        "(boundaries), feedback=post, residual=pre, logits_norm=true, rope_theta=10000, max_position_embeddings=8192, "
         "sliding_window=2048. Repeatable.",
     )
     group.add_argument(
@@ -156,7 +156,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=GUARD,
         help="Whether to draft only as much as pays: on (default on a CPU) runs the fastest of some shapes up to the "
         "configured one, no speculation among them, as measured while serving; observe (default elsewhere) only "
-        "reports; off does nothing.",
+        "reports; off runs the configured shape and times nothing.",
     )
     group.add_argument(
         "--eagle31-pack-weights",

@@ -10,6 +10,7 @@ from sglang_eagle31.demo.client import Run, chat_all
 from sglang_eagle31.demo.compare import Outcome, Verdict, accept_by_depth
 from sglang_eagle31.demo.run import judge_all
 
+Settle = Callable[[Run, Sequence[Verdict]], Sequence[Verdict]]
 EXAMPLES = 5
 """First differences that are written down, those that are no tie before the others."""
 
@@ -19,9 +20,13 @@ def answers(url: str, prompts: PromptSet, count: int, tokens: int, advance: Call
     return chat_all(url, prompts.chats[:count], tokens, 1, advance)
 
 
-def compare(url: str, plain: Run, other: Run, bound: float) -> dict[str, Any]:
-    """The record of one arm; ``url`` is of the server that gave ``plain``, and ``bound`` the largest gap of a tie."""
-    return record(other, judge_all(url, plain, other, bound))
+def compare(url: str, plain: Run, other: Run, bound: float, settle: Settle | None = None) -> dict[str, Any]:
+    """The record of one arm; ``url`` is of the server that gave ``plain``, and ``bound`` the largest gap of a tie.
+
+    ``settle`` looks at the differences once more, with the target's logits at their place.
+    """
+    verdicts = judge_all(url, plain, other, bound)
+    return record(other, settle(plain, verdicts) if settle else verdicts)
 
 
 def record(run: Run, verdicts: Sequence[Verdict]) -> dict[str, Any]:

@@ -57,6 +57,7 @@ class Identity:
     """Prompts of a set that are answered."""
     tokens: int
     bound: float
+    settle: identity.Settle | None = None
     runs: dict[Ask, Run] = field(default_factory=dict)
 
     def ask(self, server: Server, item: Ask, results: Results) -> None:
@@ -70,7 +71,7 @@ class Identity:
             return
         for other, theirs in self.runs.items():
             if other.prompts == item.prompts:
-                found = identity.compare(server.url, run, theirs, self.bound)
+                found = identity.compare(server.url, run, theirs, self.bound, self.settle)
                 results.compared(item.prompts, other.arm, found)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,12 @@ from sglang_eagle31.bench.turns import Serve, turns
 from sglang_eagle31.demo.client import chat
 from sglang_eagle31.demo.compare import tie_bound
 from sglang_eagle31.demo.model import prepare_model
+from sglang_eagle31.demo.run import no_head, settle_all
 from sglang_eagle31.demo.servers import serve_sglang
 from sglang_eagle31.robust.prompts import Renderer
+
+SMALL = 4 << 30
+"""Bytes of weights."""
 
 
 def run(options: Options, argv: Sequence[str], serve: Serve = serve_sglang) -> Results:
@@ -82,7 +87,8 @@ def _sweep(options: Options, argv: Sequence[str], serve: Serve) -> Results:
     flags = options.server_flags(longest)
     told = conditions(options, argv, model, found, flags, {p.name: about(p) for p in sets}, left_out)
     results = _results(options, found[0].name, told)
-    asker = Identity(by_name, found[0].name, options.identity, options.tokens, bound) if options.identity else None
+    settle = partial(settle_all, model, options.dtype) if _small(model) else None
+    asker = Identity(by_name, found[0].name, options.identity, options.tokens, bound, settle)
     folder = folder_of(options.out)
     with client(model, folder) as sends, turns(model, flags, folder, options.kept, serve) as taken:
         sweep(
@@ -93,9 +99,14 @@ def _sweep(options: Options, argv: Sequence[str], serve: Serve) -> Results:
             turns=taken,
             sender=Chats(sends, by_name, options),
             results=results,
-            asker=asker,
+            asker=asker if options.identity else None,
         )
     return results
+
+
+def _small(model: Path) -> bool:
+    """Whether the target may be loaded here to see how large its logits are, for that is what a tie depends on."""
+    return 0 < sum(file.stat().st_size for file in model.glob("*.safetensors")) <= SMALL
 
 
 def _arms(options: Options, model: Path) -> tuple[list[arms_of.Arm], dict[str, str]]:
@@ -104,7 +115,7 @@ def _arms(options: Options, model: Path) -> tuple[list[arms_of.Arm], dict[str, s
     if arms_of.NONE not in names:
         raise ValueError(f"--arms {','.join(names)}: every ratio is to none; fix: --arms none,{','.join(names)}")
     if not (options.head / "config.json").is_file():
-        raise ValueError(f"--head {options.head}: holds no config.json; fix: the folder of an EAGLE-3 or 3.1 head")
+        raise ValueError(no_head(options.head))
     if "eagle3" in names and (why := arms_of.stock_can_read(options.head, model)):
         names.remove("eagle3")
         left_out["eagle3"] = f"stock SGLang does not run this head as it was trained; {why}"

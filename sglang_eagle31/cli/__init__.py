@@ -13,7 +13,7 @@ COMMANDS = ("audit", "bench", "convert", "data", "demo", "doctor", "drift", "rob
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; a user's mistake (ValueError) is printed without a traceback and gives exit status 2."""
+    """Run one command; a user's mistake (ValueError, OSError) is printed without a traceback: exit status 2."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="python -m sglang_eagle31", description="Draft heads for stock SGLang.")
     parser.add_argument("--version", action="version", version=__version__)
@@ -23,11 +23,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         module = importlib.import_module(f"{__name__}.{name}")
         command = commands.add_parser(name, help=module.HELP, description=module.HELP)
         module.add_arguments(command)
-        command.set_defaults(run=module.run)
-    args = parser.parse_args(arguments)
+        command.set_defaults(run=module.run, fail=command.error)
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        args.fail(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         status: int = args.run(args)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {error}; fix: check the path, its permissions and the space left", file=sys.stderr)
         return 2
     return status

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from sglang_eagle31.audit.report import EXIT, Report, audit
+from sglang_eagle31.cli.override import add_override
+from sglang_eagle31.drafter.overrides import pairs
 from sglang_eagle31.drafter.spec import DrafterSpec
 
 HELP = "read a draft head's files and say whether EAGLE31 runs it exactly as it was trained"
-EPILOG = "Exit status: 0 exact, 2 needs-override, 3 refused, 1 error. No server, no GPU; no weights are loaded."
+EPILOG = (
+    "Exit status: 0 exact, 2 needs-override, 3 refused, 1 an error or a mistake in the arguments. No server, no GPU; "
+    "no weights are loaded."
+)
 STYLE = {"exact": "green", "needs-override": "yellow", "refused": "red", "wrong": "red", "stops": "red"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.epilog = EPILOG
+    parser.error = functools.partial(_mistake, parser)  # type: ignore[method-assign]  # 2 has a meaning here
     parser.add_argument("draft", metavar="DRAFT", help="folder of the head, or a repository in the cache")
     parser.add_argument("--target", help="the target model, to check the head against it (its config and headers only)")
-    parser.add_argument(
-        "--override", action="append", default=[], metavar="KEY=VALUE", help="as --eagle31-override of the server"
-    )
+    add_override(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -45,12 +50,9 @@ def run(args: argparse.Namespace) -> int:
     return EXIT[report.verdict]
 
 
-def pairs(items: list[str]) -> dict[str, str]:
-    """``KEY=VALUE`` items as a mapping. Raises ValueError for one without ``=``."""
-    wrong = [item for item in items if "=" not in item]
-    if wrong:
-        raise ValueError(f"--override {wrong[0]}: expected KEY=VALUE; fix: for example --override feedback=post")
-    return {key.strip(): value.strip() for key, _, value in (item.partition("=") for item in items)}
+def _mistake(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+    parser.print_usage(sys.stderr)
+    parser.exit(1, f"{parser.prog}: error: {message}\n")
 
 
 def show(report: Report, console: Console) -> None:

@@ -79,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
         try:
             start.run(options(args), sys.argv)
         except (ServerFailed, RuntimeError) as failure:
-            print(f"{failure}\nwhat was measured before is in {args.out}; --resume goes on", file=sys.stderr)
+            kept = f"\nwhat was measured before is in {args.out}; --resume goes on" if args.out.exists() else ""
+            print(f"{failure}{kept}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
             print(f"interrupted; what was measured is in {args.out}, and --resume goes on", file=sys.stderr)

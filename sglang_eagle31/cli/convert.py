@@ -5,22 +5,23 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from sglang_eagle31.cli.audit import pairs
+from sglang_eagle31.cli.override import add_override
 from sglang_eagle31.convert.formats import FORMATS
 from sglang_eagle31.convert.run import convert
+from sglang_eagle31.drafter.overrides import pairs
 
 HELP = "write a draft head in another format, lossless or not at all"
+EPILOG = "Exit status: 0 written, 2 refused or a mistake; then nothing is written."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
+    parser.epilog = EPILOG
     parser.add_argument("draft", metavar="DRAFT", help="folder of the head, or a repository in the cache")
     parser.add_argument("out", metavar="OUT", type=Path, help="a new folder")
     parser.add_argument("--to", required=True, choices=list(FORMATS), help="who will read it")
-    parser.add_argument("--target", help="the target model; stock SGLang reads layer ids by the target's class")
-    parser.add_argument(
-        "--override", action="append", default=[], metavar="KEY=VALUE", help="as --eagle31-override of the server"
-    )
+    parser.add_argument("--target", help="the target model; needed for sglang, which reads layer ids by its class")
+    add_override(parser)
     parser.add_argument(
         "--unpickle", action="store_true", help="also read *.bin files (pickles), by torch with weights_only"
     )

@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 HELP = "serve SmolLM2-135M with and without EAGLE31 and compare speed and tokens"
+EPILOG = "Exit status: 0 same tokens, 1 a token differs, 2 a mistake, no model or a server that fails, 130 interrupted."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
+    parser.epilog = EPILOG
     parser.add_argument("--prompts", type=int, metavar="N", help="use the first N prompts only (default: all)")
     parser.add_argument("--tokens", type=int, default=128, metavar="N", help="longest answer (default: 128)")
     parser.add_argument("--steps", type=int, default=3, metavar="N", help="draft steps a round (default: 3)")
@@ -20,11 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="float32 allows no tie")
     parser.add_argument("--device", default="cpu", help="SGLang's device (default: cpu)")
     parser.add_argument("--concurrency", type=int, default=1, metavar="N", help="requests at a time (default: 1)")
-    parser.add_argument("--out", type=Path, default=Path("build/demo.json"), metavar="FILE", help="result as JSON")
+    parser.add_argument(
+        "--out", type=Path, default=Path("build/demo.json"), metavar="FILE", help="JSON (default: build/demo.json)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: same tokens; 1: a token differs; 2: a server did not come up; 130: interrupted."""
+    """0: same tokens; 1: a token differs; 2: no model, or a server did not come up; 130: interrupted."""
     from sglang_eagle31.demo import run as demo
     from sglang_eagle31.demo.report import Tree
     from sglang_eagle31.demo.servers import ServerFailed
@@ -44,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
     )
     try:
         return demo.run(options, sys.argv)
-    except ServerFailed as failure:
-        print(failure, file=sys.stderr)
+    except (ServerFailed, RuntimeError) as failure:
+        print(failure if isinstance(failure, ServerFailed) else f"error: {failure}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted; the server was ended", file=sys.stderr)

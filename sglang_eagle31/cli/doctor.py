@@ -9,6 +9,8 @@ import sys
 
 from rich.console import Console
 
+from sglang_eagle31.cli.override import add_override
+
 HELP = "check machine, installation, a head, a running server and what is to be known before it goes into production"
 EPILOG = (
     "Each line is ok, warn, FAIL, or skip: it could not be told, and the line says how to find out. Exit status: 0 no "
@@ -22,9 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", nargs="?", metavar="URL", help="a running server, e.g. http://localhost:30000")
     parser.add_argument("--head", metavar="DIR", help="a draft head to audit")
     parser.add_argument("--target", metavar="DIR", help="the target model of the head")
-    parser.add_argument(
-        "--override", action="append", default=[], metavar="KEY=VALUE", help="as --eagle31-override of the server"
-    )
+    add_override(parser)
     parser.add_argument("--quick", action="store_true", help="do not load SGLang, which takes ten seconds or more")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -35,10 +35,9 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ValueError: options that contradict each other, or a package that is not installed.
     """
-    from sglang_eagle31 import cli
-    from sglang_eagle31.cli.audit import pairs
     from sglang_eagle31.doctor import gather, probe, report
     from sglang_eagle31.doctor.facts import Facts
+    from sglang_eagle31.drafter.overrides import pairs
 
     overrides = pairs(args.override)
     if args.url is not None and not re.fullmatch(r"https?://\S+", args.url):
@@ -53,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         head = gather.served_head(server, overrides)
     with Console(stderr=True).status("loading SGLang in a process of its own (--quick leaves it out)"):
         started = None if args.quick else probe.start()
-    facts = Facts(gather.machine(), gather.software(), gather.plugins(), started, head, server, cli.COMMANDS)
+    facts = Facts(gather.machine(), gather.software(), gather.plugins(), started, head, server)
     lines = report.examine(facts)
     if args.json:
         print(json.dumps(report.to_json(facts, lines), indent=1))

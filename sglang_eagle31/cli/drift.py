@@ -12,9 +12,10 @@ from typing import Any
 from rich.console import Console
 
 from sglang_eagle31.audit.target import read_target
-from sglang_eagle31.cli.audit import pairs
+from sglang_eagle31.cli.override import add_override
 from sglang_eagle31.drafter.checkpoint import Checkpoint, local_folder
 from sglang_eagle31.drafter.load import resolve
+from sglang_eagle31.drafter.overrides import pairs
 from sglang_eagle31.drift import report
 from sglang_eagle31.drift.record import Record
 from sglang_eagle31.drift.verdict import judge
@@ -37,9 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=16, help="rounds of each prompt (default 16)")
     parser.add_argument("--answer-tokens", type=int, default=128, help="the target's answer at most (default 128)")
     parser.add_argument("--seed", type=int, default=0, help="of the places from which is drafted (default 0)")
-    parser.add_argument(
-        "--override", action="append", default=[], metavar="KEY=VALUE", help="as --eagle31-override of the server"
-    )
+    add_override(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for drift.json and drift.png")
     parser.add_argument("--json", action="store_true", help="print the JSON object instead of the table")
 

@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from sglang_eagle31.cli.override import add_override
+
 HELP = "train an EAGLE-3 or EAGLE 3.1 draft head for a small target, and write it in the SpecForge layout"
 
 
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     head.add_argument("--draft-vocab", type=int, default=8192, help="most frequent tokens the head can draft")
     head.add_argument("--window", type=int, metavar="W", help="keys that a query sees, itself included (default: all)")
     head.add_argument("--init", default="closed-form", metavar="closed-form|random|DIR", help="start; DIR: a head")
-    head.add_argument("--override", action="append", default=[], metavar="KEY=VALUE", help="to read the head of --init")
+    add_override(head, "to read the head of --init")
     head.add_argument("--trained-depth", type=int, metavar="N", help="recorded in the head (default: --ttt)")
     run_ = parser.add_argument_group("optimisation")
     run_.add_argument("--steps", type=int, default=1000, help="length of the run")

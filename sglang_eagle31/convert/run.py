@@ -61,7 +61,8 @@ def convert(
         path: the head's folder.
         out: a new folder.
         to: a key of `FORMATS`.
-        target_path: the target; it decides how stock SGLang reads layer ids, and whether an embedding is a copy.
+        target_path: the target; it decides how stock SGLang reads layer ids (without it, ``sglang`` is refused), and
+            whether an embedding is a copy.
         overrides: as ``--eagle31-override``.
         unpickle: also read ``*.bin`` files, with ``weights_only``.
 
@@ -73,6 +74,8 @@ def convert(
     """
     if out.exists():
         raise ValueError(f"{out} is there already; fix: give a new folder")
+    if to == "sglang" and target_path is None:
+        raise ValueError("--to sglang: stock SGLang reads layer ids by the class of the target; fix: --target TARGET")
     with tempfile.TemporaryDirectory() as scratch:
         folder = local_folder(path)
         head = Checkpoint.read(_unpickled(folder, Path(scratch)) if unpickle else folder)

@@ -64,7 +64,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
     bound = tie_bound(options.dtype)
     prompts = load_prompts(PROMPTS, options.prompts)
     if not (options.head / "config.json").is_file():
-        raise ValueError(f"--head {options.head}: holds no config.json; give the folder of an EAGLE-3 or 3.1 head")
+        raise ValueError(no_head(options.head))
     _say("1/3 model: SmolLM2-135M-Instruct, dequantised from Q4_1")
     model = prepare_model()
 
@@ -89,6 +89,13 @@ def run(options: Options, argv: Sequence[str]) -> int:
     console.print(report.render(result))
     _say(f"one server after the other, same prompts; everything measured: {options.out}")
     return 0 if result["identical"] else 1
+
+
+def no_head(head: Path) -> str:
+    """What to say of a folder without a head; the head that comes with this is not part of an installed package."""
+    if head == HEAD:
+        return f"{head}: the demo's head is only in a clone of the repository; fix: --head DIR, or run it in a clone"
+    return f"--head {head}: holds no config.json; fix: the folder of an EAGLE-3 or 3.1 head"
 
 
 def _say(text: str) -> None:

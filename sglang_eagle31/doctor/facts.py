@@ -10,6 +10,12 @@ Status = Literal["ok", "warn", "FAIL", "skip"]
 GIB = 1 << 30
 
 
+ROBUST = "python -m sglang_eagle31 robust --url URL --model TARGET"
+VERIFY = "python -m sglang_eagle31 verify --requests FILE.jsonl --url URL --baseline URL"
+BENCH = "python -m sglang_eagle31 bench --model TARGET --head HEAD"
+DOCTOR = "python -m sglang_eagle31 doctor --head HEAD --target TARGET"
+
+
 @dataclass(frozen=True)
 class Line:
     """One line of the report.
@@ -201,5 +207,3 @@ class Facts:
     started: Started | None = None
     head: Head | None = None
     server: Server | None = None
-    commands: tuple[str, ...] = ()
-    """The commands of this package."""

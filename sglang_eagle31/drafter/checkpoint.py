@@ -172,6 +172,8 @@ def local_folder(path: str, revision: str | None = None) -> Path:
     folder = Path(path).expanduser()
     if folder.is_dir():
         return folder.resolve()
+    if folder.is_file():
+        raise ValueError(f"{path} is a file; fix: give its folder")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

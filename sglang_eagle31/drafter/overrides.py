@@ -71,3 +71,11 @@ OVERRIDES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 }
 FREE = ("producer", "ignore")
 """Overrides of the reading itself: who wrote the head, and config keys that mean nothing (comma-separated)."""
+
+
+def pairs(items: list[str]) -> dict[str, str]:
+    """``KEY=VALUE`` items as a mapping. Raises ValueError for one without ``=``."""
+    wrong = [item for item in items if "=" not in item]
+    if wrong:
+        raise ValueError(f"--override {wrong[0]}: expected KEY=VALUE; fix: for example --override feedback=post")
+    return {key.strip(): value.strip() for key, _, value in (item.partition("=") for item in items)}

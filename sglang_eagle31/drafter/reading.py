@@ -34,6 +34,11 @@ class Target:
     folder: Path | None = field(default=None, compare=False)
     last_boundary: bool = False
 
+    @property
+    def source(self) -> str:
+        """Where its sizes are from."""
+        return "target config" if self.num_layers is not None else "the head's files (no target given)"
+
     def triple(self) -> tuple[int, ...]:
         """EAGLE-3's default boundaries, ``2, N//2, N-3``; empty when the depth is not known."""
         return () if self.num_layers is None else (2, self.num_layers // 2, self.num_layers - 3)

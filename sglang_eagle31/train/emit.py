@@ -44,6 +44,7 @@ def emit(kind: str, out: Path, args: argparse.Namespace, options: Options) -> li
     target = read_config(args.target)
     boundaries = parse_boundaries(args.layers) or default_boundaries(int(target.num_hidden_layers))
     head = config_for(target, args.variant, boundaries, args.draft_vocab)
+    answers = None if args.data is None else _answers(args.data / "answers")
     out.mkdir(parents=True, exist_ok=True)
     draft = {name: value for name, value in checkpoint_config(head).items() if name not in OURS}
     config = {"run.yaml": WRITERS[kind](args, options, head), "draft.json": draft}
@@ -57,16 +58,20 @@ def emit(kind: str, out: Path, args: argparse.Namespace, options: Options) -> li
     written = [out / "run.yaml", out / "draft.json"]
     written[0].write_text("".join(lines) + yaml.safe_dump(config["run.yaml"], sort_keys=False))
     written[1].write_text(json.dumps(config["draft.json"], indent=2) + "\n")
-    if args.data is not None:
-        written.append(_conversations(args.data / "answers", out / "conversations.jsonl"))
+    if answers is not None:
+        written.append(_conversations(answers, out / "conversations.jsonl"))
     return written
 
 
-def _conversations(answers: Path, path: Path) -> Path:
-    """``{"id", "conversations": [{"role", "content"}]}`` a line, which both trainers read."""
-    files = sorted(answers.glob("*.jsonl"))
+def _answers(folder: Path) -> list[Path]:
+    files = sorted(folder.glob("*.jsonl"))
     if not files:
-        raise ValueError(f"{answers}: no answers in it; fix: make them (python -m sglang_eagle31 data --out ...)")
+        raise ValueError(f"{folder}: no answers in it; fix: make them (python -m sglang_eagle31 data --out ...)")
+    return files
+
+
+def _conversations(files: list[Path], path: Path) -> Path:
+    """``{"id", "conversations": [{"role", "content"}]}`` a line, which both trainers read."""
     with path.open("w", encoding="utf-8") as out:
         for line in (json.loads(text) for file in files for text in file.read_text(encoding="utf-8").splitlines()):
             out.write(json.dumps({"id": line["id"], "conversations": line["messages"]}, ensure_ascii=False) + "\n")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sglang_eagle31.drafter.overrides import pairs
 from sglang_eagle31.train import features, initial, vocab
 from sglang_eagle31.train.answers import AnswerOptions, answer_prompts, read_answers
 from sglang_eagle31.train.collect import counts
@@ -51,7 +52,7 @@ def prepare(args: argparse.Namespace, out: Path) -> Prepared:
     start = used = None
     if args.init not in START:
         depth = args.trained_depth or args.ttt
-        start, used = read_head(args.init, args.target, _pairs(args.override), embedding, args.window, depth)
+        start, used = read_head(args.init, args.target, pairs(args.override), embedding, args.window, depth)
         target.boundaries = start.config.boundaries
     samples, held_out = _samples(args, target), _held_out(args, target, tokenizer, out)
     train = without_held_out(samples, held_out)
@@ -104,13 +105,6 @@ def make_head(
         frozen = (data.embedding.cpu(), data.target_rows.cpu(), prepared.gain)
         facts["closed_form_explained_variance"] = initial.closed_form(head, samples, *frozen, args.seed)
     return head, facts
-
-
-def _pairs(items: list[str]) -> dict[str, str]:
-    wrong = [item for item in items if "=" not in item]
-    if wrong:
-        raise ValueError(f"--override {wrong[0]}: no KEY=VALUE; fix: for example --override feedback=post")
-    return dict(item.split("=", 1) for item in items)
 
 
 def _samples(args: argparse.Namespace, target: Target) -> list[Sample]:

@@ -6,7 +6,6 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-from sglang_eagle31.cli import COMMANDS
 from sglang_eagle31.doctor.facts import GIB, Facts, Head, Machine, Plugins, Requirement, Server, Software, Started
 
 MACHINE = Machine(
@@ -115,7 +114,7 @@ INFO = {
     },
 }
 SERVER = Server("http://x", None, INFO, depth=5, positions=8192)
-FACTS = Facts(MACHINE, SOFTWARE, PLUGINS, STARTED, HEAD, SERVER, COMMANDS)
+FACTS = Facts(MACHINE, SOFTWARE, PLUGINS, STARTED, HEAD, SERVER)
 
 
 def served(**changes: Any) -> Server:

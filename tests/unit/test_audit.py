@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import time
 from pathlib import Path
@@ -79,6 +80,22 @@ def test_an_error_is_status_1(
     assert printed.out == "" and named in printed.err and "fix:" in printed.err
 
 
+@pytest.mark.parametrize("arguments", [[], ["HEAD", "--bad"], ["HEAD", "more"], ["HEAD", "--target"]])
+def test_a_mistake_in_the_arguments_is_not_needs_override(
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["audit", *arguments])
+    assert stop.value.code == 1 and "usage: python -m sglang_eagle31 audit" in capsys.readouterr().err
+
+
+def test_the_fix_of_a_reason_can_be_pasted(capsys: pytest.CaptureFixture[str], tmp_path: Path, target: Path) -> None:
+    head = producers.write(tmp_path / "head", "specforge31", SHAPE)
+    _, report = run(capsys, str(head), "--target", str(target))
+    fix = re.search(r"--eagle31-override feedback=post", "\n".join(report["reasons"]))
+    assert fix and main(["audit", str(head), "--target", str(target), *fix[0].split()]) == 0
+
+
 def test_what_people_see(capsys: pytest.CaptureFixture[str], tmp_path: Path, target: Path) -> None:
     head = producers.write(tmp_path / "head", "nvidia_post_norm", SHAPE)
     assert main(["audit", str(head), "--target", str(target)]) == 0
@@ -91,6 +108,7 @@ def test_what_people_see(capsys: pytest.CaptureFixture[str], tmp_path: Path, tar
 def test_without_a_target_the_head_speaks_for_it(tmp_path: Path) -> None:
     report = audit(str(producers.write(tmp_path / "stated", "torchspec31", SHAPE)))
     assert report.verdict == "exact" and report.target is None
+    assert not any("target config" in source for _, source in report.spec.values())
     assert any("no target was given" in note for note in report.notes)
     report = audit(str(producers.write(tmp_path / "default", "safeailab", SHAPE)))
     assert report.verdict == "needs-override"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import requests
@@ -18,6 +19,8 @@ from sglang_eagle31.bench.load import Timing, of_bench_serving, summarise
 from sglang_eagle31.bench.plan import Cell
 from sglang_eagle31.bench.results import Results
 from sglang_eagle31.bench.serving import Client
+from sglang_eagle31.bench.start import _small
+from sglang_eagle31.demo import run as demo
 from sglang_eagle31.demo.client import Answer, Run
 from sglang_eagle31.demo.compare import Difference, Outcome, Verdict
 from sglang_eagle31.demo.servers import ServerFailed, _group_members, popen
@@ -133,6 +136,26 @@ def test_answers_are_compared_with_the_first_arms(tmp_path, monkeypatch):
         {"prompt": 2, "outcome": "different", "token": 1, "gap": 2.0},
         {"prompt": 1, "outcome": "tie", "token": 2, "gap": 0.1},
     ]
+
+
+def test_a_difference_is_settled_by_the_logits_at_its_place(tmp_path, monkeypatch):
+    runs = {"fake:none": Run((answer([7, 8]),), 1.0), "fake:guard": Run((answer([7, 9], [1]),), 1.0)}
+    difference = Verdict(Outcome.DIFFERENT, 1, Difference(1, 8, 9), 0.5)
+    monkeypatch.setattr(bench.identity, "chat_all", lambda url, *_: runs[url])
+    monkeypatch.setattr(bench.identity, "judge_all", lambda *_: [difference])
+    monkeypatch.setattr(demo, "best_logit", lambda model, dtype, prefix: {(1, 2, 7): 38.75}[tuple(prefix)])
+    sets = {"chat": type("Set", (), {"chats": [[]]})()}
+    asker = bench.Identity(sets, "none", 1, 8, 0.25, partial(demo.settle_all, tmp_path, "bfloat16"))
+    found = go(tmp_path, FakeTurns(), FakeSender(RATES), asker).identity["chat"]["guard"]
+    assert (found["tie"], found["different"]) == (1, 0)
+
+
+def test_only_a_small_target_is_loaded_for_it(tmp_path, monkeypatch):
+    assert not _small(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"12")
+    assert _small(tmp_path)
+    monkeypatch.setattr("sglang_eagle31.bench.start.SMALL", 1)
+    assert not _small(tmp_path)
 
 
 COUNTER = "import time\nn = 0\nwhile True:\n    n += 1; print(n, flush=True); time.sleep(0.01)\n"

@@ -27,6 +27,12 @@ def test_a_missing_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert str(tmp_path / "nowhere") in str(error.value)
 
 
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="is a file; fix: give its folder"):
+        local_folder(str(tmp_path / "config.json"))
+
+
 def test_a_folder_is_taken_as_it_is(tmp_path: Path) -> None:
     assert local_folder(str(tmp_path)) == tmp_path.resolve()
 

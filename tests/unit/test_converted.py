@@ -82,6 +82,21 @@ def test_what_is_not_settled_is_not_converted(tmp_path: Path, target: Path) -> N
     assert json.loads((tmp_path / "out" / "config.json").read_text())["norm_output"] is True
 
 
+def test_stock_sglang_s_layer_ids_need_the_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head = producers.write(tmp_path / "head", "eagle31_native", SHAPE)
+    assert main(["convert", str(head), str(tmp_path / "out"), "--to", "sglang"]) == 2
+    assert "fix: --target" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert main(["convert", str(head), str(tmp_path / "out"), "--to", "vllm"]) == 0
+
+
+def test_a_path_that_cannot_be_written_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head = producers.write(tmp_path / "head", "eagle31_native", SHAPE)
+    (tmp_path / "file").write_text("")
+    assert main(["convert", str(head), str(tmp_path / "file" / "out"), "--to", "vllm"]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ") and str(tmp_path / "file") in printed and "fix: check the path" in printed
+
+
 class Trap:
     """Runs code when it is unpickled."""
 

@@ -181,6 +181,21 @@ def test_missing_head_is_refused(tmp_path, capsys):
     assert f"--head {tmp_path}: holds no config.json" in capsys.readouterr().err
 
 
+def test_the_demo_s_head_is_in_a_clone_only(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(demo, "HEAD", tmp_path)
+    assert main(["demo"]) == 2
+    assert "only in a clone of the repository; fix: --head DIR" in capsys.readouterr().err
+
+
+def test_without_a_model_there_is_no_result(monkeypatch, capsys):
+    def no_network():
+        raise RuntimeError("pip could not download it")
+
+    monkeypatch.setattr(demo, "prepare_model", no_network)
+    assert main(["demo"]) == 2
+    assert "error: pip could not download it" in capsys.readouterr().err
+
+
 def test_numbers_below_one_are_refused(capsys):
     assert main(["demo", "--draft-tokens", "0"]) == 2
     assert "--draft-tokens 0: give a number of at least 1" in capsys.readouterr().err

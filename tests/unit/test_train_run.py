@@ -207,6 +207,7 @@ def _trained(data: Path) -> str:
         ("--data {data} --pair --minutes 3", "--pair with --minutes"),
         ("--data {data} --pair --resume", "leave --resume out"),
         ("--data {data} --emit other x", "--emit other"),
+        ("--data nowhere --emit specforge x", "nowhere/answers"),
         ("--data {data} --window 4 --emit torchspec x", "--window 4"),
         ("--data {data} --override x --init {data}", "--override x"),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 from sglang_eagle31.acceptance.counters import CONTEXTS
 from sglang_eagle31.acceptance.rules import ALIVE, DEAD, MIN_TRIALS
 from sglang_eagle31.acceptance.served import collect
-from sglang_eagle31.doctor.facts import Line, Server
+from sglang_eagle31.doctor.facts import ROBUST, Line, Server
 from sglang_eagle31.drift.served import collect as collect_drift
 from sglang_eagle31.drift.verdict import judge
 
@@ -54,9 +54,7 @@ def length(server: Server) -> Line | None:
     if first / drafts < DEAD:
         return line("length", "FAIL", share, "python -m sglang_eagle31 audit HEAD --target TARGET")
     if first / drafts < ALIVE or total["accept_length"] < LOW:
-        return line(
-            "length", "warn", f"{share}: it hardly pays", "python -m sglang_eagle31 robust --url URL --model TARGET"
-        )
+        return line("length", "warn", f"{share}: it hardly pays", ROBUST)
     return line("length", "ok", share)
 
 
@@ -75,9 +73,7 @@ def _stock(server: Server) -> Line:
         fix = f"if it has served more than its warm-up, the head is dead: python -m sglang_eagle31 audit; else {ROUNDS}"
         return line("length", "FAIL", text, fix)
     if mean < LOW:
-        return line(
-            "length", "warn", f"{text}: it hardly pays", "python -m sglang_eagle31 robust --url URL --model TARGET"
-        )
+        return line("length", "warn", f"{text}: it hardly pays", ROBUST)
     return line("length", "ok", text)
 
 
@@ -103,7 +99,7 @@ def templates(server: Server) -> Line | None:
         return None
     if server.info.get("skip_tokenizer_init"):
         text = "the server has no tokenizer, so that special tokens are not known"
-        return line("templates", "skip", text, "python -m sglang_eagle31 robust --url URL --model TARGET")
+        return line("templates", "skip", text, ROBUST)
     parts, rounds = record["by_template"], record["total"]["rounds"]
     shares = {str(part["pattern"]): part["rounds"] / rounds for part in parts.values()}
     odd = {pattern: why for pattern in shares if (why := _odd(pattern)) and shares[pattern] >= NOTED}
@@ -111,7 +107,7 @@ def templates(server: Server) -> Line | None:
         text = "; ".join(
             f"{shares[pattern]:.0%} of the rounds are of {why} ({pattern})" for pattern, why in odd.items()
         )
-        fix = "send prompts through the target's chat template; python -m sglang_eagle31 robust measures what it costs"
+        fix = f"send prompts through the target's chat template; what it costs: {ROBUST}"
         return line("templates", "warn", text, fix)
     return line("templates", "ok", f"{len(shares)} in use, each with special tokens")
 

@@ -1,6 +1,6 @@
 """What is to be known before speculation goes into production: what the facts answer, and the questions that are left.
 
-A question names the command of ours that answers it; where this package has none, how to answer it by hand.
+A question names the command that answers it.
 """
 
 from __future__ import annotations
@@ -11,19 +11,13 @@ from sglang_eagle31.acceptance.rules import MIN_TRIALS
 from sglang_eagle31.acceptance.served import collect
 from sglang_eagle31.bench.counters import guards
 from sglang_eagle31.doctor.checks import acceptance
-from sglang_eagle31.doctor.facts import Facts, Line
+from sglang_eagle31.doctor.facts import BENCH, ROBUST, VERIFY, Facts, Line
 
 line = partial(Line, "checklist")
 LONG = 16384
 """Tokens of context from which heads are known to need a look of their own."""
 BUSY = 32
 """Requests at a time from which the verify step is no longer cheap."""
-ROBUST = "python -m sglang_eagle31 robust --url URL --model TARGET"
-
-
-def _command(facts: Facts, name: str, by_hand: str) -> str:
-    """How to answer a question: our command if it is there."""
-    return f"python -m sglang_eagle31 {name}" if name in facts.commands else by_hand
 
 
 def family(facts: Facts) -> Line:
@@ -42,8 +36,7 @@ def family(facts: Facts) -> Line:
 def same_output(facts: Facts) -> Line:
     """Tools, JSON, streaming, stops."""
     question = "are answers, tool calls and JSON the same with and without speculation?"
-    replay = "replay the same requests to a server with and one without, greedily"
-    return line("2 same output", "skip", question, _command(facts, "verify", replay))
+    return line("2 same output", "skip", question, VERIFY)
 
 
 def monitored(facts: Facts) -> Line:
@@ -62,7 +55,7 @@ def monitored(facts: Facts) -> Line:
 def templates(facts: Facts) -> Line:
     """Other templates and system prompts than those of the training."""
     question = "what do other chat templates, system prompts and tool definitions cost in acceptance?"
-    return line("4 templates", "skip", question, _command(facts, "robust", ROBUST))
+    return line("4 templates", "skip", question, ROBUST)
 
 
 def long_context(facts: Facts) -> Line:
@@ -87,8 +80,7 @@ def long_context(facts: Facts) -> Line:
 def latency(facts: Facts) -> Line:
     """Time to first token, time per token, throughput and fallbacks together, against no speculation."""
     question = "at your concurrency, what are TTFT, TPOT and tokens per second with and without speculation?"
-    by_hand = "python -m sglang.bench_serving against a server with and one without"
-    return line("6 speed", "skip", question, _command(facts, "bench", by_hand))
+    return line("6 speed", "skip", question, BENCH)
 
 
 def fallback(facts: Facts) -> Line:
@@ -106,10 +98,7 @@ def fallback(facts: Facts) -> Line:
 def rollout(facts: Facts) -> Line:
     """A share of the traffic first, and a way back."""
     question = "has recorded traffic been replayed, and does a share of the traffic go first, with a way back?"
-    replay = (
-        "python -m sglang_eagle31 verify --requests FILE.jsonl replays requests; the way back is a server without flags"
-    )
-    return line("8 roll-out", "skip", question, replay)
+    return line("8 roll-out", "skip", question, f"{VERIFY}; the way back is a server without flags")
 
 
 def domain(facts: Facts) -> Line:
@@ -122,9 +111,7 @@ def domain(facts: Facts) -> Line:
 def sampling(facts: Facts) -> Line:
     """Acceptance falls as temperature rises."""
     question = "was acceptance measured at the temperature that you serve? It falls as the temperature rises"
-    watch = (
-        "send your own requests, read the lines of acceptance; python -m sglang_eagle31 tune --simulate says what pays"
-    )
+    watch = "send your own requests, read the lines of acceptance; what pays: python -m sglang_eagle31 tune --simulate"
     return line("10 sampling", "skip", question, watch)
 
 

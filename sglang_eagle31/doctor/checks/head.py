@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from sglang_eagle31.doctor.facts import Head, Line, Server
+from sglang_eagle31.doctor.facts import DOCTOR, Head, Line, Server
 
 line = partial(Line, "head")
 
@@ -12,7 +12,7 @@ line = partial(Line, "head")
 def audited(head: Head | None) -> Line:
     """Would EAGLE31 run it as it was trained."""
     if head is None:
-        return line("audit", "skip", "no head was given", "doctor --head HEAD --target TARGET")
+        return line("audit", "skip", "no head was given", DOCTOR)
     if head.error:
         text, _, fix = head.error.partition("; fix: ")
         return line("audit", "FAIL", text, fix or "python -m sglang_eagle31 audit HEAD --target TARGET")

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from sglang_eagle31.config import asked
-from sglang_eagle31.doctor.facts import Head, Line, Server, Software
+from sglang_eagle31.doctor.facts import DOCTOR, ROBUST, VERIFY, Head, Line, Server, Software
 
 line = partial(Line, "server")
 PLAIN = 3
@@ -106,7 +106,7 @@ def depth(server: Server, head: Head | None) -> Line | None:
             "trained depth",
             "skip",
             text,
-            "acceptance by depth below, or python -m sglang_eagle31 robust --url URL --model TARGET",
+            f"acceptance by depth below, or {ROBUST}",
         )
     text = f"{steps} steps, trained with {trained}"
     if steps <= trained:
@@ -125,11 +125,11 @@ def context(server: Server) -> Line | None:
     longest = longest_context(server)
     if longest is None or server.positions is None:
         text = f"head: {server.positions or 'no limit known'}; server: {longest or 'not known'}"
-        return line("context", "skip", text, "doctor --head HEAD --target TARGET")
+        return line("context", "skip", text, DOCTOR)
     text = f"the server takes {longest} tokens, the head was made for {server.positions} positions"
     if longest <= server.positions:
         return line("context", "ok", text)
-    fix = f"--context-length {server.positions}; python -m sglang_eagle31 robust --url URL --model TARGET measures it"
+    fix = f"--context-length {server.positions}; to measure it: {ROBUST}"
     return line("context", "warn", f"{text}: acceptance falls beyond them", fix)
 
 
@@ -150,11 +150,7 @@ def window(server: Server) -> Line | None:
     if flag is None or flag + 1 == trained:
         return line("window", "ok", f"a drafted token sees {trained} keys, as trained")
     text = f"--speculative-draft-window-size {flag} shows {flag + 1} keys, the head was trained with {trained or 'all'}"
-    fix = (
-        f"--speculative-draft-window-size {trained - 1}"
-        if trained
-        else "measure it: python -m sglang_eagle31 robust --url URL --model TARGET"
-    )
+    fix = f"--speculative-draft-window-size {trained - 1}" if trained else f"measure it: {ROBUST}"
     return line("window", "warn", text, fix)
 
 
@@ -194,7 +190,5 @@ def tested(server: Server) -> Line:
         found.append("speculative_adaptive")
     if found:
         text = f"{', '.join(found)}: with speculation, compare answers and acceptance before you rely on it"
-        return line(
-            "settings", "warn", text, "python -m sglang_eagle31 verify --requests FILE --url URL --baseline URL"
-        )
+        return line("settings", "warn", text, VERIFY)
     return line("settings", "ok", "one rank, no quantisation, KV cache in the model's dtype")

@@ -56,7 +56,7 @@ def read_sizes(head: Checkpoint, target: Target, reading: Reading, keys: Keys) -
 def _aux(tensors: dict[str, Tensor], target: Target, reading: Reading, keys: Keys) -> None:
     """The hidden size, and how many target states ``fc`` reads."""
     aux = keys.flag("use_aux_hidden_state", EAGLE, "")
-    reading.put("target_hidden_size", target.hidden_size, "target config")
+    reading.put("target_hidden_size", target.hidden_size, target.source)
     if aux is not None and not aux.value:
         reading.put("use_aux_hidden_state", False, f"{aux.source}=false")
         width = _side(tensors.get("layers.0.post_attention_layernorm.weight"), 0)

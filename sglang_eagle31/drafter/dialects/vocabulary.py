@@ -20,7 +20,7 @@ def read_vocabulary(head: Checkpoint, target: Target, reading: Reading, keys: Ke
     own_head, own_embedding = rows > 0, "embed_tokens.weight" in tensors
     size = rows or (int(stated.value) if stated else target.vocab_size)
     keys.count("vocab_size")
-    reading.put("vocab_size", target.vocab_size, "target config")
+    reading.put("vocab_size", target.vocab_size, target.source)
     reading.put("draft_vocab_size", size, "tensor lm_head.weight" if own_head else "config draft_vocab_size")
     reading.put("own_head", own_head, f"tensor lm_head.weight {'present' if own_head else 'absent'}")
     reading.put("own_embedding", own_embedding, f"tensor embed_tokens.weight {_is(own_embedding)}")
