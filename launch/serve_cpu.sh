@@ -3,6 +3,7 @@
 #   launch/serve_cpu.sh                              the demo model; run `make demo` once, which prepares it
 #   MODEL=DIR HEAD=DIR launch/serve_cpu.sh           another target and its head
 #   launch/serve_cpu.sh --port 8000 --log-level warning    more flags of SGLang, or other values of those below
+# With the environment of `make setup` active (source .venv/bin/activate), or with PYTHON=.venv/bin/python.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -20,4 +21,4 @@ args=(
   --host 127.0.0.1                  # this machine only; 0.0.0.0 lets others in
   --port 30000
 )
-exec python -m sglang.launch_server "${args[@]}" "$@"
+exec "${PYTHON:-python}" -m sglang.launch_server "${args[@]}" "$@"

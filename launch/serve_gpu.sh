@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Serve a target with its EAGLE-3 or EAGLE 3.1 head on a GPU; without MODEL and HEAD, the demo model and its head.
+# Serve a target with its EAGLE-3 or EAGLE 3.1 head on a GPU; without MODEL and HEAD, the demo's head and model, which
+# `make demo` prepares. With the environment of `make setup` active (source .venv/bin/activate), or with PYTHON=...
 #   MODEL=DIR_OR_ID HEAD=DIR_OR_ID launch/serve_gpu.sh [more flags of SGLang, or other values of those below]
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -18,4 +19,4 @@ args=(
   --host 127.0.0.1                  # this machine only; 0.0.0.0 lets others in
   --port 30000
 )
-exec python -m sglang.launch_server "${args[@]}" "$@"
+exec "${PYTHON:-python}" -m sglang.launch_server "${args[@]}" "$@"

@@ -60,7 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("server_flags", nargs="*", metavar="-- FLAG ...", help="after --: flags of every server")
 
     add = parser.add_argument_group("result").add_argument
-    add("--out", type=Path, default=Path("build/bench.json"), metavar="FILE", help="JSON; a PNG is put beside it")
+    add(
+        "--out",
+        type=Path,
+        default=Path("build/bench.json"),
+        metavar="FILE",
+        help="JSON, a PNG beside it (default: build/bench.json)",
+    )
     add("--resume", action="store_true", help="keep what --out has, if it was measured under the same conditions")
     add("--document", type=Path, metavar="PAGE", help="write the tables between the markers of this page, too")
     add("--render", action="store_true", help="measure nothing: picture, page and tables from --out")

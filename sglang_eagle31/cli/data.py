@@ -6,12 +6,14 @@ import argparse
 import sys
 from pathlib import Path
 
+from sglang_eagle31.cli.defaults import Defaults
+
 HELP = "let the target answer prompts and keep its hidden states: the data that a head is trained on"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Every default is printed."""
-    parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
+    parser.formatter_class = Defaults
     parser.add_argument("--target", required=True, metavar="DIR", help="the target, a Hugging Face folder")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where it all goes; run again to go on")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="for engine and features")
@@ -23,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     prompts.add_argument("--hold-out", type=int, default=0, metavar="N", help="hold out one topic in N of --prompts")
     prompts.add_argument("--corpora", metavar="A,B", help="corpora by name (default: all, or none beside --prompts)")
-    prompts.add_argument("--answers", type=int, metavar="N", help="prompts answered at most, to train on")
+    prompts.add_argument(
+        "--answers", type=int, metavar="N", help="prompts answered at most, to train on (default: all)"
+    )
     prompts.add_argument("--held-out-answers", type=int, default=120, metavar="N", help="and to score on")
     prompts.add_argument("--conversations", type=Path, metavar="FILE", help="JSONL that has its answers already")
     prompts.add_argument("--max-length", type=int, default=2048, help="tokens kept of one of --conversations")
@@ -36,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     answers.add_argument("--single-turn", action="store_true", help="ask no second questions")
     features = parser.add_argument_group("features")
     features.add_argument("--features", choices=("cache", "fly"), default="cache", help="fly: states when trained")
-    features.add_argument("--layers", metavar="B,B,B", help="captured boundaries (default 2,N//2,N-3)")
+    features.add_argument("--layers", metavar="B,B,B", help="captured boundaries (default: 2,N//2,N-3)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ from sglang_eagle31.drift.record import Record
 from sglang_eagle31.drift.verdict import judge
 
 HELP = "measure attention and hidden-state drift of a draft head by draft depth, offline or in a live server"
-EPILOG = "Writes drift.json and drift.png to --out. How to read them: docs/drift-probe.md."
+EPILOG = "Prints a table; with --out, writes drift.json and drift.png too. How to read them: docs/drift-probe.md."
 PROMPTS = Path(__file__).parents[1] / "demo" / "prompts.jsonl"
 
 
@@ -39,7 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--answer-tokens", type=int, default=128, help="the target's answer at most (default 128)")
     parser.add_argument("--seed", type=int, default=0, help="of the places from which is drafted (default 0)")
     add_override(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for drift.json and drift.png")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder for drift.json and drift.png (default: none, nothing is written)",
+    )
     parser.add_argument("--json", action="store_true", help="print the JSON object instead of the table")
 
 

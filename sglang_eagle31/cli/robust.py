@@ -34,7 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, default=0, help="of the places in the text and of the intervals (default: 0)"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("build/robust"), metavar="DIR", help="for robust.json and robust.png"
+        "--out",
+        type=Path,
+        default=Path("build/robust"),
+        metavar="DIR",
+        help="for robust.json, robust.png (default: build/robust)",
     )
 
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from sglang_eagle31.cli.defaults import Defaults
 from sglang_eagle31.cli.override import add_override
 
 HELP = "train an EAGLE-3 or EAGLE 3.1 draft head for a small target, and write it in the SpecForge layout"
@@ -13,10 +14,10 @@ HELP = "train an EAGLE-3 or EAGLE 3.1 draft head for a small target, and write i
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Grouped by what they are about; every default is printed."""
-    parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
+    parser.formatter_class = Defaults
     parser.add_argument("--target", metavar="DIR", help="the target, a Hugging Face folder (Llama type)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="run folder: checkpoints, log, curves.png, head")
-    parser.add_argument("--head-dir", type=Path, metavar="DIR", help="where the head is written (default OUT/head)")
+    parser.add_argument("--head-dir", type=Path, metavar="DIR", help="where the head is written (default: OUT/head)")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoints in OUT")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="for target and head")
     parser.add_argument("--threads", type=int, default=0, help="torch threads; 0 leaves torch's own choice")
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--features", choices=("cache", "fly"), default="cache", help="fly: states of each batch anew")
     head = parser.add_argument_group("head")
     head.add_argument("--variant", choices=("eagle31", "eagle3"), default="eagle31", help="what to train")
-    head.add_argument("--layers", metavar="B,B,B", help="captured boundaries (default 2,N//2,N-3)")
+    head.add_argument("--layers", metavar="B,B,B", help="captured boundaries (default: 2,N//2,N-3)")
     head.add_argument("--draft-vocab", type=int, default=8192, help="most frequent tokens the head can draft")
     head.add_argument("--window", type=int, metavar="W", help="keys that a query sees, itself included (default: all)")
     head.add_argument("--init", default="closed-form", metavar="closed-form|random|DIR", help="start; DIR: a head")
@@ -50,9 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_.add_argument("--warmup", type=float, default=0.02, help="share of the run")
     run_.add_argument("--batch-tokens", type=int, default=2048, help="padded tokens in a batch")
     run_.add_argument("--accumulate", type=int, default=1, metavar="N", help="batches that make one step")
-    run_.add_argument("--eval-every", type=int, default=100, metavar="STEPS")
+    run_.add_argument("--eval-every", type=int, default=100, metavar="STEPS", help="between scores")
     run_.add_argument("--eval-depth", type=int, default=5, metavar="N", help="tokens drafted from held-out positions")
-    run_.add_argument("--save-every", type=int, default=100, metavar="STEPS")
+    run_.add_argument("--save-every", type=int, default=100, metavar="STEPS", help="between checkpoints")
     run_.add_argument("--precision", choices=("auto", "bf16", "float32"), default="auto", help="auto: bf16 on a GPU")
 
 

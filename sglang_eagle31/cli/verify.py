@@ -22,7 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--distribution", action="store_true", help="test the CPU server's samplers; needs no server")
     what.add_argument("--requests", type=Path, metavar="FILE", help="replay a JSONL of /generate or chat bodies")
-    parser.add_argument("--out", type=Path, default=Path("build/verify"), metavar="DIR", help="for the JSON and logs")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("build/verify"),
+        metavar="DIR",
+        help="for JSON and logs (default: build/verify)",
+    )
 
     group = parser.add_argument_group("with --distribution")
     group.add_argument("--steps", type=int, default=50_000, metavar="N", help="speculative steps a case, at least")

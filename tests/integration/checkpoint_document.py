@@ -27,7 +27,7 @@ What is never loaded is memory filled with 0.046, so that the results are the sa
 "Refused" is an error at start, before any weights are loaded, that names the file's tensor or key and what to do; the
 log of each refusal was searched for loading of weights. An answer such as `feedback=post` is what the user states with
 `--eagle31-override`, because the files cannot show it; without it EAGLE31 refuses. To know all this about a head
-without a server: `python -m sglang_eagle31 audit HEAD`.
+without a server: `python -m sglang_eagle31 audit HEAD --target TARGET`.
 
 The vLLM column is by reading vLLM {vllm}, not by running it. Behind each SGLang result stands the reason that `audit`
 gives from reading SGLang; result and reason agree in every row{unread}.
