@@ -31,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("head", metavar="HEAD", nargs="?", help="folder of the head, or a repository in the cache")
     parser.add_argument("--target", help="folder of the target model (offline)")
     parser.add_argument("--url", help="a live server started with --eagle31-drift-sample, instead of HEAD and --target")
-    parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSONL of messages or input_ids")
+    parser.add_argument(
+        "--prompts", type=Path, metavar="FILE", help="JSONL of messages or input_ids (default: the demo's)"
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="at most N prompts")
     parser.add_argument("--steps", type=int, default=8, help="drafted rows of a round (default 8)")
     parser.add_argument("--topk", type=int, default=1, help="branches a step; 1 drafts a chain (default 1)")

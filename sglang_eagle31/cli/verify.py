@@ -31,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
     group = parser.add_argument_group("with --distribution")
-    group.add_argument("--steps", type=int, default=50_000, metavar="N", help="speculative steps a case, at least")
+    group.add_argument(
+        "--steps", type=int, default=50_000, metavar="N", help="speculative steps a case, at least (default: 50000)"
+    )
     group.add_argument("--seed", type=int, default=0, help="of tables and coins (default: 0)")
     group.add_argument("--only", metavar="TEXT", help="only cases whose name has this in it (rule, tree, drafter, ...)")
 
