@@ -140,7 +140,29 @@ def fit_reasons(server_args: Any, spec: DrafterSpec) -> list[str]:
             f"--speculative-draft-window-size {window}: SGLang's latent attention has no window; fix: drop the flag "
             "for an MLA head"
         )
-    return reasons
+    return reasons + _window_reasons(server_args, spec)
+
+
+def _window_reasons(server_args: Any, spec: DrafterSpec) -> list[str]:
+    """A head with a window needs an attention backend that has it in every draft step.
+
+    By SGLang 0.5.23's source: FlashInfer's drafts of more than one step read all keys (``flashinfer_backend.py``,
+    ``spec_info.kv_indices``), and fa3 has the window for chains. Ours on a CPU always has it.
+    """
+    from sglang_eagle31.cpu import standin
+
+    if spec.sliding_window is None or spec.attention == "mla" or standin.installed():
+        return []
+    backend = server_args.speculative_draft_attention_backend or server_args.attention_backend
+    if backend == "fa3" and server_args.speculative_eagle_topk == 1:
+        return []
+    return [
+        f"the head was trained with a window of {spec.sliding_window} keys, and with "
+        f"--speculative-draft-attention-backend {backend or 'as SGLang chooses'} and "
+        f"--speculative-eagle-topk {server_args.speculative_eagle_topk} SGLang's "
+        "draft steps may see all keys; fix: --speculative-draft-attention-backend fa3 --speculative-eagle-topk 1, or "
+        "--eagle31-override sliding_window=none to serve it with full attention all the same"
+    ]
 
 
 def _latent_target_reasons(model_path: str, config: Any) -> list[str]:

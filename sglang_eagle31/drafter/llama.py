@@ -130,9 +130,12 @@ class Drafter(nn.Module):
         self.norm = norm(spec, spec.final_norm)
 
     def fuse(self, captured: torch.Tensor) -> torch.Tensor:
-        """``[tokens, k * target width]`` to ``[tokens, H]``; the final state, without ``fc``, is taken as it is."""
+        """``[tokens, k * target width]`` to ``[tokens, H]``; the final state, without ``fc``, is taken as it is.
+
+        That one is copied: on a GPU a norm with a residual writes to it, and it is what the target returns to users.
+        """
         if not self.spec.use_aux_hidden_state:
-            return captured
+            return captured.clone()
         if self.spec.pre_fc_norm == "fc_norm":
             captured = grouped_rms_norm(captured, self.fc_norm, self.spec.rms_norm_eps)
         elif self.spec.pre_fc_norm == "input_norm":
@@ -145,7 +148,9 @@ class Drafter(nn.Module):
         """The state that ``lm_head`` reads and the state that the next step is fed, both ``[tokens, H]``."""
         embeds = self.embed_tokens(input_ids) if input_embeds is None else input_embeds
         states = forward_batch.spec_info.hidden_states
-        if states.shape[0] == 0:  # an idle rank: nothing to draft, whatever width it was given
+        if (
+            states.shape[0] == 0 or forward_batch.forward_mode.is_idle()
+        ):  # nothing to draft, whatever width it was given
             return embeds, embeds
         # Draft decoding is fed the drafter's own state; every other forward reads what the target captured. The width
         # cannot tell them apart: k * target width may equal H.

@@ -5,8 +5,7 @@ attention weights again, in torch, from the query that the layer was given and t
 attention backend, and so every token, is the same with the probe on or off. Without a rate nothing is attached.
 
 A round is recorded when its first drafted row runs: then the row before it, depth 0, is added too, so that both
-describe the same rounds. Rows of a replayed CUDA graph cannot be watched: sampled rounds run without the draft's
-graphs. Each tensor-parallel rank holds some of the heads; the first rank records its own.
+describe the same rounds. Each tensor-parallel rank holds some of the heads; the first rank records its own.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class Probe:
         self.runner, self.rate, self.boundaries, self.exporter, self.ranks = runner, rate, boundaries, exporter, ranks
         self.record, self.rounds, self.unseen = Record(), 0, 0
         self.requests: OrderedDict[str, Request] = OrderedDict()
-        self.sampled, self.decided = False, False
+        self.sampled = False
         self.random = random.Random(0)
         self.scene: Scene | None = None
         self.path: list[Tensor] = []
@@ -83,19 +82,6 @@ class Probe:
             elif name.rpartition(".")[2] == "fc":
                 module.register_forward_hook(self._fused)
 
-    def spare(self, graphs: Any, decides: bool) -> None:
-        """Have a CUDA graph runner of the draft step aside in sampled rounds; ``decides`` starts a round."""
-        if graphs is None:
-            return
-        fits = graphs.can_run_graph
-
-        def can_run_graph(forward_batch: Any) -> bool:
-            if decides:
-                self._decide()
-            return not self.sampled and bool(fits(forward_batch))
-
-        graphs.can_run_graph = can_run_graph
-
     def to_json(self) -> dict[str, Any]:
         """What ``/server_info`` shows."""
         return {
@@ -106,16 +92,11 @@ class Probe:
             "record": self.record.to_json(),
         }
 
-    def _decide(self) -> None:
-        self.sampled, self.decided = self.random.random() < self.rate, True
-
     def _around(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         def watched(input_ids: Any, positions: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
             mode = forward_batch.forward_mode
-            if mode.is_extend() or mode.is_draft_extend_v2():
-                if not self.decided:
-                    self._decide()
-                self.decided = False
+            if mode.is_extend() or mode.is_draft_extend_v2():  # a round begins
+                self.sampled = self.random.random() < self.rate
             self.scene = open_scene(positions, forward_batch, self.sampled)
             if self.scene is None:
                 return forward(input_ids, positions, forward_batch, *args, **kwargs)

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,12 +57,20 @@ def depth(params: dict[str, Any] | None, steps: int) -> int:
     return steps if cap is None else min(cap, steps)
 
 
-def wrong(params: dict[str, Any] | None) -> str | None:
-    """What is wrong with the ``custom_params`` of a request, and the fix; None where nothing is."""
+def wrong(params: dict[str, Any] | None, rejection: Callable[[], bool] = lambda: False) -> str | None:
+    """What is wrong with the ``custom_params`` of a request, and the fix; None where nothing is.
+
+    ``rejection`` says whether the server verifies by rejection sampling, whose kernel reads no tree and so no cap.
+    """
     if not isinstance(params, dict):
         return None
     if params.get(CAP) is not None and _cap(params) is None:
         return f"custom_params {CAP}={params[CAP]!r}: expected a number of steps; fix: 0 (no speculation) or more"
+    if params.get(CAP) is not None and rejection():
+        return (
+            f"custom_params {CAP}={params[CAP]!r}: --speculative-use-rejection-sampling accepts drafts past it; fix: "
+            "leave it out, or a server without that flag"
+        )
     if params.get(PIN) is not None and _pin(params) is None:
         return f"custom_params {PIN}={params[PIN]!r}: expected steps,topk,draft_tokens; fix: for example 3,1,4"
     return None

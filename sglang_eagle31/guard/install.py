@@ -32,13 +32,14 @@ def attach(worker: Any, asked: str | None) -> Guard | None:
     """
     on_cpu = worker.device == "cpu"
     mode = asked or ("on" if on_cpu else "observe")
-    reason = _unfit(worker)
+    reason = _unfit(worker) or (_unfit_for_graphs(worker.server_args) if mode == "on" and not on_cpu else None)
     if reason:
         logger.info("EAGLE31: the guard is off: %s", reason)
         return None
     configured = Shape(worker.speculative_num_steps, worker.topk, worker.speculative_num_draft_tokens)
     switch, mode = _switch(worker, configured, mode, on_cpu)
-    guard = Guard(worker, switch, Policy(prepared(configured, switch.everywhere)), mode, _agreement())
+    agree = _agreement() if mode == "on" else _alone  # else all ranks come to the same by themselves
+    guard = Guard(worker, switch, Policy(prepared(configured, switch.everywhere)), mode, agree)
     if on_cpu and _may_skip(worker):
         os.environ[SKIP] = "1"
         guard.backlog = Backlog()
@@ -71,6 +72,22 @@ def _unfit(worker: Any) -> str | None:
     return None
 
 
+def _unfit_for_graphs(server_args: Any) -> str | None:
+    """Where runtime states cannot be swapped: SGLang's reasons against ``--speculative-adaptive``, and one more."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    flags = resolving_view(server_args)
+    if flags.enable_two_batch_overlap or flags.enable_pdmux:
+        return "--enable-two-batch-overlap and --enable-pdmux keep state of their own beside the draft's shape"
+    if flags.disaggregation_mode == "prefill":
+        return "a prefill server verifies nothing"
+    return None
+
+
+def _alone(shape: Shape) -> Shape:
+    return shape
+
+
 def _may_skip(worker: Any) -> bool:
     """Whether a plain round may leave out the draft's layer; `backlog` knows plain caches and positions only."""
     from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
@@ -87,7 +104,7 @@ def _agreement() -> Callable[[Shape], Shape]:
 
     group = get_parallel().tp_group
     if get_parallel().tp_size == 1:
-        return lambda shape: shape
+        return _alone
     import torch
 
     def agree(shape: Shape) -> Shape:

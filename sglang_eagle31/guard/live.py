@@ -85,7 +85,7 @@ class Guard:
         if caps:
             depth = verify_input.positions.view(verify_input.retrieve_next_token.shape)
             nodes.cut(verify_input.retrieve_next_token, depth - depth[:, :1], caps)
-        self.tree = verify_input, chosen
+        self.tree = (verify_input, chosen) if self.switch.everywhere else None  # elsewhere only lengths are read
         return verify_input
 
     def skipped(self, batch: Any, result: Any) -> None:

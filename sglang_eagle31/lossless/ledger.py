@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from sglang_eagle31.lossless.copies import on
 from sglang_eagle31.lossless.penalties import add_counts
 
 
@@ -105,7 +106,7 @@ class Ledgers:
         counting = [i for i, ledger in enumerate(ledgers) if ledger.counts is not None]
         if counting:
             table = torch.stack([counts for ledger in ledgers if (counts := ledger.counts) is not None])
-            where = torch.tensor([rows[i] for i in counting], device=tokens.device)
+            where = on(tokens.device, [rows[i] for i in counting])
             new = dict(zip(counting, add_counts(table, tokens[where]).unbind(), strict=True))
         for i, (ledger, row) in enumerate(zip(ledgers, rows, strict=True)):
             ledger.commit(done, row, new.get(i))

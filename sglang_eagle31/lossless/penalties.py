@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 import torch
 
+from sglang_eagle31.lossless.copies import on
+
 
 @dataclass(frozen=True)
 class Penalties:
@@ -31,7 +33,7 @@ class Penalties:
     @classmethod
     def of(cls, rows: list[tuple[float, float, float]], device: torch.device | str) -> Penalties:
         """From (frequency, presence, repetition) of each request."""
-        table = torch.tensor(rows, dtype=torch.float32, device=device).reshape(-1, 3)
+        table = on(device, rows, torch.float32).reshape(-1, 3)
         return cls(table[:, 0], table[:, 1], table[:, 2], any(row[2] != 1.0 for row in rows))
 
     def offsets(self, counts: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ import torch
 
 from sglang_eagle31.lossless import penalties, processors
 from sglang_eagle31.lossless.asks import Asks
+from sglang_eagle31.lossless.copies import on
 from sglang_eagle31.lossless.repair import LEDGERS, output_lengths, penalties_of, stops_of
 
 
@@ -47,7 +48,7 @@ def _exact(batch: Any, asks: Asks, going_on: list[int], tails: dict[int, int], r
     counted = [row for row in asks.counted if row in going_on]
     short = [row for row in asks.short if row in going_on]
     if info.acc_additive_penalties is not None:
-        rows = torch.tensor(going_on, device=roots.device)
+        rows = on(roots.device, going_on)
         added = info.acc_additive_penalties.index_fill(0, rows, 0.0)
         scaled = info.acc_scaling_penalties
         scaled = torch.ones_like(added) if scaled is None else scaled.index_fill(0, rows, 1.0)
@@ -70,7 +71,7 @@ def _count(
     batch: Any, rows: list[int], tails: dict[int, int], roots: torch.Tensor, added: torch.Tensor, scaled: torch.Tensor
 ) -> None:
     """Write the penalties of ``rows`` into ``added`` and ``scaled`` [B, V]."""
-    reqs, index = [batch.reqs[row] for row in rows], torch.tensor(rows, device=roots.device)
+    reqs, index = [batch.reqs[row] for row in rows], on(roots.device, rows)
     counts = LEDGERS.counts(reqs, added.shape[1], roots.device)
     last = [roots[tails[row]] if row in tails else roots.new_tensor(-1) for row in rows]
     counts = penalties.add_counts(counts, torch.stack(last).unsqueeze(1))
@@ -81,7 +82,7 @@ def _count(
 
 def _forbid(batch: Any, rows: list[int], added: torch.Tensor) -> None:
     """Write ``min_new_tokens`` of ``rows`` into ``added`` [B, V]."""
-    reqs, index = [batch.reqs[row] for row in rows], torch.tensor(rows, device=added.device)
+    reqs, index = [batch.reqs[row] for row in rows], on(added.device, rows)
     part = added[index].unsqueeze(1)
     lengths = output_lengths(batch, index, reqs).unsqueeze(1)
     penalties.forbid_stops(part, *stops_of(reqs, added.shape[1], added.device), lengths)

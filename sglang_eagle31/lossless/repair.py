@@ -14,6 +14,7 @@ import torch
 
 from sglang_eagle31.lossless import filters, paths, penalties, processors
 from sglang_eagle31.lossless.asks import ALL_TOKENS, Asks, padded, stop_tokens
+from sglang_eagle31.lossless.copies import on
 from sglang_eagle31.lossless.ledger import Ledgers
 
 LEDGERS = Ledgers()
@@ -52,7 +53,8 @@ def verify(
         tree.process(logits, asks)
     if asks.filtered and not info.is_all_greedy:
         shown = copy.copy(logits_output)
-        shown.next_token_logits, more = filtered(logits, tree.nodes, info, asks.filtered)
+        min_p = any(batch.reqs[row].sampling_params.min_p > 0 for row in asks.filtered)
+        shown.next_token_logits, more = filtered(logits, tree.nodes, info, asks.filtered, min_p)
         changes |= more
     batch.sampling_info = dataclasses.replace(info, **changes)
     try:
@@ -94,7 +96,7 @@ class Tree:
     def process(self, logits: torch.Tensor, asks: Asks) -> None:
         """Custom logit processors on logits [B*N, V], in place."""
         reqs, info = self.batch.reqs, self.batch.sampling_info
-        index = torch.tensor(asks.processed, device=logits.device)
+        index = on(logits.device, asks.processed)
         at_nodes = dict(zip(asks.processed, self.paths[index].tolist(), strict=True))
         params = {
             row: processors.params_at_nodes(
@@ -115,7 +117,7 @@ class Rows:
 
     def __init__(self, logits: torch.Tensor, nodes: int, rows: list[int]) -> None:
         self._all = logits.unflatten(0, (-1, nodes))
-        self.index = torch.tensor(rows, device=logits.device)
+        self.index = on(logits.device, rows)
         self._whole = len(rows) == len(self._all)
         self.logits = self._all if self._whole else self._all[self.index]
 
@@ -128,15 +130,18 @@ class Rows:
 
 
 def filtered(
-    logits: torch.Tensor, nodes: int, info: Any, rows: list[int]
+    logits: torch.Tensor, nodes: int, info: Any, rows: list[int], min_p: bool
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Logits [B*N, V] with top-k, top-p and min-p of some requests in them, and the limits without these requests'."""
+    """Logits [B*N, V] with top-k, top-p and min-p of some requests in them, and the limits without these requests'.
+
+    ``min_p`` says whether one of them asks for it, as the host knows.
+    """
     from sglang.srt.runtime_context import get_exec
 
     top_k, top_p = filter_functions(logits)
-    in_turn = get_exec().kernel.sampling_backend in ("flashinfer", "intel_xpu")
+    in_turn = min_p and get_exec().kernel.sampling_backend in ("flashinfer", "intel_xpu")
     out = logits.clone()
-    index = torch.tensor(rows, device=logits.device)
+    index = on(logits.device, rows)
     limits = [limit[index].repeat_interleave(nodes) for limit in (info.top_ks, info.top_ps, info.min_ps)]
     temperatures = info.temperatures[index].repeat_interleave(nodes, dim=0)
     with Rows(out, nodes, rows) as part:
@@ -175,12 +180,12 @@ def stops_of(reqs: list[Any], vocab_size: int, device: torch.device) -> tuple[to
     """Stop tokens int64 [R, S] and ``min_new_tokens`` [R] of requests."""
     stops = padded([stop_tokens(req, vocab_size) for req in reqs])
     minimum = [req.sampling_params.min_new_tokens for req in reqs]
-    shaped = torch.tensor(stops, dtype=torch.long, device=device).reshape(len(reqs), -1)
-    return shaped, torch.tensor(minimum, device=device)
+    shaped = on(device, stops, torch.long).reshape(len(reqs), -1)
+    return shaped, on(device, minimum)
 
 
 def output_lengths(batch: Any, index: torch.Tensor, reqs: list[Any]) -> torch.Tensor:
     """Output tokens [R] that a batch's ``seq_lens`` count, on its device."""
-    prompts = torch.tensor([len(req.origin_input_ids) for req in reqs], device=index.device)
+    prompts = on(index.device, [len(req.origin_input_ids) for req in reqs])
     lengths: torch.Tensor = batch.seq_lens[index]
     return lengths - prompts

@@ -12,6 +12,7 @@ import torch
 
 from sglang_eagle31 import algorithm
 from sglang_eagle31 import reasons as refusals
+from sglang_eagle31.cpu import standin
 from sglang_eagle31.drafter.spec import DrafterSpec
 
 FLAGS = ("--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens")
@@ -27,6 +28,8 @@ def arguments(*tree: int | None, **changes: Any) -> SimpleNamespace:
         "speculative_eagle_topk": topk,
         "speculative_num_draft_tokens": tokens,
         "speculative_draft_window_size": None,
+        "speculative_draft_attention_backend": None,
+        "attention_backend": None,
     }
     return SimpleNamespace(**{**facts, **changes})
 
@@ -132,6 +135,35 @@ def test_an_mla_head_has_no_draft_window() -> None:
     (reason,) = refusals.fit_reasons(flags, latent)
     assert "--speculative-draft-window-size 64" in reason and "fix:" in reason
     assert refusals.fit_reasons(flags, spec()) == [] == refusals.fit_reasons(arguments(), latent)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fits"),
+    [
+        ({}, False),
+        ({"attention_backend": "fa3", "speculative_eagle_topk": 1}, True),
+        ({"attention_backend": "fa3", "speculative_eagle_topk": 4}, False),
+        ({"attention_backend": "flashinfer", "speculative_eagle_topk": 1}, False),
+        (
+            {
+                "attention_backend": "flashinfer",
+                "speculative_draft_attention_backend": "fa3",
+                "speculative_eagle_topk": 1,
+            },
+            True,
+        ),
+    ],
+)
+def test_a_window_needs_a_backend_that_has_it(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], fits: bool
+) -> None:
+    windowed = dataclasses.replace(spec(), sliding_window=64)
+    monkeypatch.setattr(standin, "installed", lambda: False)
+    found = refusals.fit_reasons(arguments(**changes), windowed)
+    assert (found == []) == fits and all("64 keys" in reason and "fix:" in reason for reason in found)
+    assert refusals.fit_reasons(arguments(**changes), spec()) == []
+    monkeypatch.setattr(standin, "installed", lambda: True)
+    assert refusals.fit_reasons(arguments(**changes), windowed) == []
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sglang_eagle31.drafter import fusion
 from sglang_eagle31.drafter.fusion import grouped_rms_norm
 
 SHAPES = [(1, 3, 64), (7, 3, 576), (33, 1, 16), (5, 4, 24), (0, 3, 8)]
@@ -50,6 +51,16 @@ def test_states_of_any_magnitude_leave_with_the_same() -> None:
     states, _ = case(64, 3, 128, torch.float32)
     out = grouped_rms_norm(states, torch.ones(3, 128), 1e-6).view(64, 3, 128)
     torch.testing.assert_close(out.square().mean(-1), torch.ones(64, 3), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_large_states_are_normed_one_by_one_to_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    states, gamma = case(6, 3, 8, dtype)
+    at_once = grouped_rms_norm(states, gamma, 1e-6)
+    monkeypatch.setattr(fusion, "AT_ONCE", 0)
+    assert torch.equal(grouped_rms_norm(states, gamma, 1e-6), at_once)
 
 
 def test_eps_keeps_zero_finite() -> None:

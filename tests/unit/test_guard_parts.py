@@ -47,6 +47,12 @@ def test_what_requests_ask_for(params: list[Any], known: Asks) -> None:
     assert [wrong(one) for one in params] == [None] * len(params)
 
 
+def test_rejection_sampling_reads_no_cap() -> None:
+    reason = wrong({"speculative_num_steps": 2}, lambda: True)
+    assert reason and "--speculative-use-rejection-sampling" in reason and "fix:" in reason
+    assert wrong({"eagle31_shape": "3,1,4"}, lambda: True) is None is wrong({"speculative_num_steps": 2}, lambda: False)
+
+
 @pytest.mark.parametrize(
     ("params", "text"),
     [
