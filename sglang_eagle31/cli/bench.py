@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--speed", type=float, metavar="X", help="of the recorded times, at --concurrency 0 (default: 1)")
 
     add = parser.add_argument_group("how").add_argument
-    add("--device", help="SGLang's (default: cpu)")
+    add("--device", help="SGLang's (default: cuda where torch sees a GPU, else cpu)")
     add("--dtype", choices=("bfloat16", "float16", "float32"), help="default: bfloat16")
     add(
         "--keep-servers",
@@ -100,6 +100,7 @@ def options(args: argparse.Namespace) -> Any:
     from sglang_eagle31.bench.arms import parse_arms
     from sglang_eagle31.bench.options import Options
     from sglang_eagle31.cost.shape import Shape
+    from sglang_eagle31.demo import device
 
     for name, least in LEAST.items():
         value = getattr(args, name)
@@ -111,6 +112,7 @@ def options(args: argparse.Namespace) -> Any:
             given[name] = getattr(args, name)
     if args.shape:
         given["shape"] = Shape.parse(args.shape)
+    given.setdefault("device", device.here())
     given["flags"] = args.server_flags
     if args.replay is None:
         _only_with_replay(args)

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft-tokens", type=int, default=8, metavar="N", help="verified tokens (default: 8)")
     parser.add_argument("--head", type=Path, metavar="DIR", help="draft head (default: the one that comes with this)")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="float32 allows no tie")
-    parser.add_argument("--device", default="cpu", help="SGLang's device (default: cpu)")
+    parser.add_argument("--device", help="SGLang's (default: cuda where torch sees a GPU, else cpu)")
     parser.add_argument("--concurrency", type=int, default=1, metavar="N", help="requests at a time (default: 1)")
     parser.add_argument(
         "--out", type=Path, default=Path("build/demo.json"), metavar="FILE", help="JSON (default: build/demo.json)"
@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0: same tokens; 1: a token differs; 2: no model, or a server did not come up; 130: interrupted."""
+    from sglang_eagle31.demo import device
     from sglang_eagle31.demo import run as demo
     from sglang_eagle31.demo.report import Tree
     from sglang_eagle31.demo.servers import ServerFailed
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         tokens=args.tokens,
         concurrency=args.concurrency,
         dtype=args.dtype,
-        device=args.device,
+        device=args.device or device.here(),
         out=args.out,
     )
     try:

@@ -40,8 +40,10 @@ class Options:
     out: Path = Path("build/demo.json")
 
     def server_args(self) -> list[str]:
-        """Arguments of both servers."""
+        """Arguments of both servers; on a GPU SGLang would give them other attention kernels, which round otherwise."""
+        same = ["--attention-backend", "flashinfer"] if self.device == "cuda" else []
         return [
+            *same,
             *("--device", self.device, "--dtype", self.dtype, "--random-seed", "0"),
             *("--max-total-tokens", "8192", "--max-running-requests", str(max(4, self.concurrency))),
         ]

@@ -57,9 +57,15 @@ class Counts:
 def guards(info: Mapping[str, Any], url: str) -> Sequence[Record]:
     """The guard's record of each scheduler.
 
-    Raises ValueError for a server that does not run EAGLE31, and for one whose guard is off.
+    Raises ValueError for a server that does not run EAGLE31, for one whose guard is off, and for one that cannot run a
+    round without a draft, to which all is compared.
     """
     records = counters.guards(info)
+    if records and records[0]["mode"] == "observe" and not records[0]["any"]:
+        raise ValueError(
+            f"--url {url}: on this device no other shape can be run while the guard only observes; fix: start it with "
+            "--eagle31-guard on and --speculative-eagle-topk 1"
+        )
     if records and records[0]["mode"] != "off":
         return records
     if not info.get("eagle31"):

@@ -133,7 +133,7 @@ def _compare_started(options: Options, found: Sequence[Request], console: Consol
     more = {"log_dir": options.out, "console": console}
     with serve("speculative", options.target, [*both, *only], **more) as server:
         speculative, ours = read_facts(server.url, "--target"), _answers(server.url, found, options, "speculative")
-    with serve("baseline", options.target, both, **more) as server:
+    with serve("baseline", options.target, [*both, *_in_time(found, both)], **more) as server:
         baseline, theirs = read_facts(server.url, "--target"), _answers(server.url, found, options, "baseline")
         on_baseline = ask(server.url, found, ours, theirs, options.timeout)
     notes = _check((speculative, baseline), options)
@@ -142,6 +142,14 @@ def _compare_started(options: Options, found: Sequence[Request], console: Consol
         with serve("speculative-again", options.target, [*both, *only], **more) as server:
             on_speculative = ask(server.url, found, ours, theirs, options.timeout)
     return _judge(options, found, (ours, theirs), [on_speculative, on_baseline], (speculative, baseline), notes)
+
+
+def _in_time(found: Sequence[Request], flags: Sequence[str]) -> list[str]:
+    """A flag for penalties, which SGLang's overlap schedule applies one token late without speculation."""
+    neutral = {"frequency_penalty": 0, "presence_penalty": 0, "repetition_penalty": 1}
+    late = any(request.sampling.get(name, value) != value for request in found for name, value in neutral.items())
+    flag = "--disable-overlap-schedule"
+    return [flag] if late and flag not in flags else []
 
 
 def _answers(url: str, found: Sequence[Request], options: Options, name: str) -> list[Answer]:

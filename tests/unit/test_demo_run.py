@@ -13,6 +13,8 @@ import requests
 from sglang_eagle31.cli import main
 from sglang_eagle31.demo import run as demo
 from sglang_eagle31.demo.client import chat, chat_all, next_token
+from sglang_eagle31.demo.device import here
+from sglang_eagle31.demo.report import Tree
 
 QUESTION = [{"role": "user", "content": "Why?"}]
 PLAIN = [10, 11, 12, 13]
@@ -174,6 +176,15 @@ def test_a_difference_is_judged_by_the_logits_without_speculation(
     if "float32" not in options:
         assert plain.bodies[-1]["input_ids"] == [1, 2, 10, 11]
         assert [entry["gap"] for entry in result[1]["per_prompt"]] == [gap, gap]
+
+
+def test_both_servers_of_a_gpu_have_the_same_attention(monkeypatch):
+    flags = demo.Options(Tree(3, 4, 8), device="cuda").server_args()
+    assert flags[:2] == ["--attention-backend", "flashinfer"]
+    assert "--attention-backend" not in demo.Options(Tree(3, 4, 8), device="cpu").server_args()
+    for seen, expected in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr("torch.cuda.is_available", lambda seen=seen: seen)
+        assert here() == expected
 
 
 def test_missing_head_is_refused(tmp_path, capsys):

@@ -207,6 +207,10 @@ def test_other_rounds_than_the_pinned_ones(prompts, capsys, how):
             {"eagle31": {"head": "h"}, "internal_states": [{"eagle31": {"acceptance": {}}}]},
             "without a guard that times rounds",
         ),
+        (
+            {"eagle31": {}, "internal_states": [{"eagle31": {"guard": {"mode": "observe", "any": False}}}]},
+            "fix: start it with --eagle31-guard on and --speculative-eagle-topk 1",
+        ),
     ],
 )
 def test_a_server_that_cannot_be_measured(prompts, capsys, info, words):

@@ -245,10 +245,14 @@ def test_a_server_that_does_not_answer_in_time(serve, compare) -> None:
     assert status == 2 and "no answer in" in text and "--timeout" in text
 
 
-def test_both_servers_started_here(serve, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("asked", "in_time"),
+    [({}, []), ({"repetition_penalty": 1.0}, []), ({"frequency_penalty": 0.5}, ["--disable-overlap-schedule"])],
+)
+def test_both_servers_started_here(serve, tmp_path, asked, in_time) -> None:
     """One after the other; the speculative one again, since an answer differs."""
     file = tmp_path / "requests.jsonl"
-    file.write_text(json.dumps(native([7, 8])) + "\n")
+    file.write_text(json.dumps(native([7, 8], **asked)) + "\n")
     fakes = {
         "speculative": serve(EAGLE, changes={4: 99}, logits={99: -1.0}),
         "baseline": serve(PLAIN, logits={11: -1.0}),
@@ -269,7 +273,7 @@ def test_both_servers_started_here(serve, tmp_path) -> None:
     only += ["--speculative-num-steps", "3", "--eagle31-x", "y"]
     names = ["speculative", "speculative", "baseline", "baseline", "speculative-again", "speculative-again"]
     assert [name for name, _ in started] == names
-    assert started[0][1] == started[4][1] == [*both, *only] and started[2][1] == both
+    assert started[0][1] == started[4][1] == [*both, *only] and started[2][1] == [*both, *in_time]
     (finding,) = identity.findings
     assert identity.status == 1 and finding.on_speculative.speculative == finding.on_baseline.baseline == -1.0
     assert split_flags(["--speculative-algorithm", "EAGLE3"]) == ([], ["--speculative-algorithm", "EAGLE3"])
