@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from exact import answers, difference, resolved
+from harness import batch_of, build
 from truth import producers, readers
+
+from sglang_eagle31.drafter.checkpoint import Checkpoint
+from sglang_eagle31.drafter.stage import stage
 
 SHAPE = producers.Shape()
 EXACT = [name for name, variant in producers.VARIANTS.items() if not variant.refused]
@@ -48,6 +52,22 @@ def test_one_norm_more(tmp_path: Path) -> None:
     twice, _ = resolved(folder, SHAPE, {**answers("modelopt_hf", SHAPE), "double_norm": "true"})
     assert difference(folder, twice, "modelopt_hf", SHAPE, tmp_path, {"double_norm": True}) < TOLERANCE
     assert difference(folder, twice, "modelopt_hf", SHAPE, tmp_path) > 100 * TOLERANCE
+
+
+def test_padded_rows_of_an_idle_rank_are_not_fused(tmp_path: Path) -> None:
+    """With data-parallel attention SGLang pads the states of a rank without requests, as wide as the draft's own."""
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    folder = producers.write(tmp_path / "head", "eagle31_native", SHAPE)
+    reading, _ = resolved(folder, SHAPE, answers("eagle31_native", SHAPE))
+    embed = torch.randn(SHAPE.vocab, SHAPE.hidden)
+    module = build(stage(Checkpoint.read(folder), reading, "float32", tmp_path), embed, embed)
+    ids, states = torch.zeros(3, dtype=torch.long), torch.zeros(3, SHAPE.hidden)
+    assert module.spec.captured * SHAPE.target_hidden != SHAPE.hidden
+    batch = batch_of(ForwardMode.IDLE, ids, 0, states)
+    with torch.inference_mode():
+        logits, fed = module.model(ids, batch.positions, batch, None)
+    assert logits.shape == fed.shape == states.shape
 
 
 def test_the_reader_is_not_ours() -> None:
