@@ -10,11 +10,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 import requests
 from rich.console import Console
@@ -23,6 +23,8 @@ from rich.markup import escape
 HOST = "127.0.0.1"
 GRACE_SECONDS = 15.0
 """From SIGTERM to SIGKILL."""
+TAKEN = "address already in use"
+"""What uvicorn logs of a port that somebody else listens on."""
 
 
 class ServerFailed(RuntimeError):
@@ -170,14 +172,24 @@ def serve_sglang(
     console: Console | None = None,
     launch: Launch = popen,
 ) -> Iterator[Server]:
-    """``python -m sglang.launch_server`` for ``model`` on a free local port, with ``args`` added; see :func:`serve`."""
-    port = free_port()
-    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
-    command += ["--host", HOST, "--port", str(port), *args]
-    with serve(
-        name, command, port, log_dir=log_dir, env=env, deadline=deadline, console=console, launch=launch
-    ) as server:
-        yield server
+    """``python -m sglang.launch_server`` for ``model`` on a free local port, with ``args`` added; see :func:`serve`.
+
+    Another port is tried where the first is taken before SGLang listens on it, which is a while after it was free.
+    """
+    more: dict[str, Any] = {"log_dir": log_dir, "env": env, "deadline": deadline, "console": console, "launch": launch}
+    for again in (True, True, False):
+        port, running = free_port(), ExitStack()
+        command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
+        command += ["--host", HOST, "--port", str(port), *args]
+        try:
+            server = running.enter_context(serve(name, command, port, **more))
+        except ServerFailed:
+            if again and TAKEN in (log_dir / f"{name}.log").read_text(errors="replace"):
+                continue
+            raise
+        with running:
+            yield server
+        return
 
 
 def _wait_until_healthy(server: Server, url: str, deadline: float, console: Console) -> None:

@@ -12,7 +12,7 @@ import pytest
 import requests
 from rich.console import Console
 
-from sglang_eagle31.demo.servers import ServerFailed, _group_members, free_port, serve
+from sglang_eagle31.demo.servers import ServerFailed, _group_members, free_port, popen, serve, serve_sglang
 
 HEALTHY = """
 import http.server, sys
@@ -52,6 +52,38 @@ def test_healthy_server_is_reached_and_ended(tmp_path, quiet):
         assert "listening" in server.log_tail()
     assert not server.alive()
     assert _group_members(server.pid) == []
+
+
+@pytest.mark.parametrize("taken", [1, 3])
+def test_another_port_is_tried_where_the_first_was_taken_meanwhile(tmp_path, quiet, taken):
+    ports = []
+
+    def launch(command, log, env):
+        ports.append(command[command.index("--port") + 1])
+        script = "print('[Errno 98] address already in use'); raise SystemExit(1)" if len(ports) <= taken else HEALTHY
+        return popen([sys.executable, "-c", script, ports[-1]], log, env)
+
+    running = serve_sglang("fake", "model", log_dir=tmp_path, console=quiet, launch=launch)
+    if taken < 3:
+        with running as server:
+            assert server.alive() and server.url.endswith(ports[-1])
+        assert not server.alive()
+    else:
+        with pytest.raises(ServerFailed, match="address already in use"), running:
+            pytest.fail("the block must not run")
+    assert len(ports) == min(taken + 1, 3)
+
+
+def test_another_failure_is_not_tried_again(tmp_path, quiet):
+    ports = []
+
+    def launch(command, log, env):
+        ports.append(command)
+        return popen([sys.executable, "-c", DYING], log, env)
+
+    with pytest.raises(ServerFailed), serve_sglang("fake", "m", log_dir=tmp_path, console=quiet, launch=launch):
+        pytest.fail("the block must not run")
+    assert len(ports) == 1
 
 
 def test_death_is_reported_at_once_with_the_log(tmp_path, quiet):
