@@ -148,9 +148,8 @@ class Drafter(nn.Module):
         """The state that ``lm_head`` reads and the state that the next step is fed, both ``[tokens, H]``."""
         embeds = self.embed_tokens(input_ids) if input_embeds is None else input_embeds
         states = forward_batch.spec_info.hidden_states
-        if (
-            states.shape[0] == 0 or forward_batch.forward_mode.is_idle()
-        ):  # nothing to draft, whatever width it was given
+        # An idle rank, padded or not, has nothing to draft, whatever width it was given.
+        if states.shape[0] == 0 or forward_batch.forward_mode.is_idle():
             return embeds, embeds
         # Draft decoding is fed the drafter's own state; every other forward reads what the target captured. The width
         # cannot tell them apart: k * target width may equal H.
