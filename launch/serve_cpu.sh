@@ -6,11 +6,13 @@
 # With the environment of `make setup` active (source .venv/bin/activate), or with PYTHON=.venv/bin/python.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+python=${PYTHON:-python}
+dtype=$("$python" -m sglang_eagle31.cpu.fast_paths)   # bfloat16 where this CPU multiplies it, else float32; says why
 
 args=(
   --model-path "${MODEL:-${SGLANG_EAGLE31_CACHE:-$HOME/.cache/sglang-eagle31}/smollm2-135m-instruct}"
   --device cpu                      # nothing else is needed: the attention backend that knows trees is the default
-  --dtype bfloat16                  # float32 costs speed, and makes greedy output the same to the last token
+  --dtype "$dtype"                  # in float32 greedy output is the same as without speculation to the last token
   --speculative-algorithm EAGLE31   # refuses a head that it cannot run exactly as trained, before any weight is loaded
   --speculative-draft-model-path "${HEAD:-$here/heads/smollm2-135m-eagle31}"
   --speculative-num-steps 3         # depth of the draft: each step is one pass of the small head
@@ -21,4 +23,4 @@ args=(
   --host 127.0.0.1                  # this machine only; 0.0.0.0 lets others in
   --port 30000
 )
-exec "${PYTHON:-python}" -m sglang.launch_server "${args[@]}" "$@"
+exec "$python" -m sglang.launch_server "${args[@]}" "$@"

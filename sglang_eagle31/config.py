@@ -33,7 +33,7 @@ class Eagle31Config:
         cache_dir: folder for staged heads; None is ``$SGLANG_EAGLE31_CACHE`` or ``~/.cache/sglang-eagle31``.
         guard: ``on``, ``off`` or ``observe``; None is ``on`` on a CPU and ``observe`` elsewhere.
         drift_sample: share of draft rounds that the drift probe records, 0 to 1; 0 installs nothing.
-        pack_weights: ``on`` or ``off``: on our CPU backend, whether bf16 weights are also kept in oneDNN's layout.
+        pack_weights: ``on`` or ``off``: on our CPU backend, whether weights are also kept in oneDNN's layout.
     """
 
     override: tuple[str, ...] = ()
@@ -161,9 +161,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--eagle31-pack-weights",
         choices=SWITCH,
-        help="On a CPU without sgl_kernel: keep bf16 weights a second time, in the layout that oneDNN multiplies "
-        "fastest (default on: faster, same bits, twice the memory for weights). Also with EAGLE, EAGLE3, NEXTN, "
-        "STANDALONE.",
+        help="On a CPU without sgl_kernel: keep weights a second time, in the layout that oneDNN multiplies fastest "
+        "(default on: faster, at twice the memory for weights; where the CPU cannot or memory is short, they are not). "
+        "Also with EAGLE, EAGLE3, NEXTN, STANDALONE.",
     )
     known = [option for action in group._group_actions for option in action.option_strings]
     plain_error = parser.error

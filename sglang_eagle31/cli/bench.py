@@ -49,7 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add = parser.add_argument_group("how").add_argument
     add("--device", help="SGLang's (default: cuda where torch sees a GPU, else cpu)")
-    add("--dtype", choices=("bfloat16", "float16", "float32"), help="default: bfloat16")
+    add(
+        "--dtype",
+        choices=("bfloat16", "float16", "float32"),
+        help="default: bfloat16 where the CPU or GPU multiplies it, else float32",
+    )
     add(
         "--keep-servers",
         dest="keep",
@@ -113,6 +117,9 @@ def options(args: argparse.Namespace) -> Any:
     if args.shape:
         given["shape"] = Shape.parse(args.shape)
     given.setdefault("device", device.here())
+    if "dtype" not in given:
+        given["dtype"], why = device.dtype_on(given["device"])
+        print(f"[bench] {given['device']}, {given['dtype']}: {why}", file=sys.stderr, flush=True)
     given["flags"] = args.server_flags
     if args.replay is None:
         _only_with_replay(args)

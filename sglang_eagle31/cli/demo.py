@@ -19,7 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topk", type=int, default=4, metavar="N", help="branches of the draft tree (default: 4)")
     parser.add_argument("--draft-tokens", type=int, default=8, metavar="N", help="verified tokens (default: 8)")
     parser.add_argument("--head", type=Path, metavar="DIR", help="draft head (default: the one that comes with this)")
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="float32 allows no tie")
+    parser.add_argument(
+        "--dtype",
+        choices=("bfloat16", "float32"),
+        help="default: bfloat16 where the machine multiplies it, else float32",
+    )
     parser.add_argument("--device", help="SGLang's (default: cuda where torch sees a GPU, else cpu)")
     parser.add_argument("--concurrency", type=int, default=1, metavar="N", help="requests at a time (default: 1)")
     parser.add_argument(
@@ -37,14 +41,17 @@ def run(args: argparse.Namespace) -> int:
     for flag in ("tokens", "steps", "topk", "draft_tokens", "concurrency"):
         if getattr(args, flag) < 1:
             raise ValueError(f"--{flag.replace('_', '-')} {getattr(args, flag)}: give a number of at least 1")
+    on = args.device or device.here()
+    dtype, why = (args.dtype, "as --dtype asks") if args.dtype else device.dtype_on(on)
+    print(f"[demo] {on}, {dtype}: {why}", flush=True)
     options = demo.Options(
         tree=Tree(args.steps, args.topk, args.draft_tokens),
         head=args.head or demo.HEAD,
         prompts=args.prompts,
         tokens=args.tokens,
         concurrency=args.concurrency,
-        dtype=args.dtype,
-        device=args.device or device.here(),
+        dtype=dtype,
+        device=on,
         out=args.out,
     )
     try:

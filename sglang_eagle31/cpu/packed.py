@@ -1,44 +1,48 @@
-"""Weights of bf16 linear layers, laid out once for oneDNN instead of at every call.
+"""Weights of linear layers, laid out once for oneDNN instead of at every call.
 
-A verify step multiplies a few rows by every weight of the target. torch's ``linear`` has oneDNN read the plain layout
-each time; the packed one gives the same bits (both are oneDNN's matmul, and a test compares them) in less time. It
-costs a second copy of the weights. Only speculative servers on our CPU backend use it.
+A verify step multiplies a few rows by every weight of the target. torch's ``linear`` reads the plain layout each time;
+the packed product takes less, at a second copy of the weights. Only speculative servers on our CPU backend use it. It
+differs from torch's ``linear`` by rounding at most.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
 from sglang.srt.layers.quantization.unquant import UnquantizedEmbeddingMethod, UnquantizedLinearMethod
 from torch.nn.functional import linear
 
-BATCH_HINT = 4
+from sglang_eagle31.cpu import fast_paths, memory
+
+logger = logging.getLogger("sglang_eagle31")
+
 MOST_ROWS = 64
 """Above it, in prefill, weights are read as they are: the packed layout was measured for few rows only."""
-
-
-def available() -> bool:
-    """Whether this torch has oneDNN's packed linear."""
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+SPARE = 0.5
+"""Share of the free memory that the copy may take. The KV cache is reserved by now, and not yet written to."""
 
 
 class _Packed:
     """``apply`` with the packed form of a layer's weight, made again when the weight was written to at run time."""
 
-    form: torch.Tensor | None = None
-    source: tuple[int, int] | None = None
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+        self._pack()
 
     def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """``[tokens, in]`` to ``[tokens, out]``."""
-        weight = layer.weight
         if x.shape[0] > MOST_ROWS:
-            return linear(x, weight, bias)
-        source = (weight.data_ptr(), weight._version)
-        if self.form is None or self.source != source:
-            self.form = torch.ops.mkldnn._reorder_linear_weight(weight.data, BATCH_HINT)
-            self.source = source
-        return torch.ops.mkldnn._linear_pointwise(x, self.form, bias, "none", [], "")  # type: ignore[no-any-return]
+            return linear(x, layer.weight, bias)
+        if self.source != _state(layer.weight):
+            self._pack()
+        return fast_paths.packed_linear(x, self.form, bias)
+
+    def _pack(self) -> None:
+        self.form = fast_paths.pack(self.layer.weight.data)
+        self.source = _state(self.layer.weight)
 
 
 class PackedLinearMethod(_Packed, UnquantizedLinearMethod):
@@ -49,26 +53,44 @@ class PackedHeadMethod(_Packed, UnquantizedEmbeddingMethod):
     """SGLang's unquantised ``lm_head`` with a packed weight; as a tied embedding it still looks rows up."""
 
 
+METHODS = {UnquantizedLinearMethod: PackedLinearMethod, UnquantizedEmbeddingMethod: PackedHeadMethod}
+
+
 def pack(model: Any) -> int:
-    """Use packed weights in a loaded model's bf16 linear layers and ``lm_head``.
+    """Pack the weights of a loaded model's linear layers and ``lm_head``, where this CPU and its memory allow.
 
     Returns:
         how many layers were changed; a second call changes none.
     """
-    if not available():
+    layers = _layers(model)
+    usable = [layer for layer in layers if not fast_paths.why_not_packed(layer.weight.dtype)]
+    for dtype in {layer.weight.dtype for layer in layers} - {layer.weight.dtype for layer in usable}:
+        logger.info("weights in %s are not packed: %s", dtype, fast_paths.why_not_packed(dtype))
+    need, free = sum(layer.weight.nbytes for layer in usable), memory.available()
+    if need > SPARE * free:
+        logger.warning(
+            "weights are not packed: the copy takes %.1f GiB of %.1f GiB free, and the KV cache needs the rest",
+            need / memory.GIB,
+            free / memory.GIB,
+        )
         return 0
-    changed = 0
+    for layer in usable:
+        layer.quant_method = METHODS[type(layer.quant_method)](layer)
+    return len(usable)
+
+
+def _layers(model: Any) -> list[Any]:
+    """What can be packed and is not: linear layers, and the ``lm_head``; an embedding only looks rows up."""
     head: Any = getattr(model, "lm_head", None)
-    module: Any
+    found = []
     for module in model.modules():
-        method, weight = getattr(module, "quant_method", None), getattr(module, "weight", None)
-        if not isinstance(weight, torch.Tensor) or weight.dtype != torch.bfloat16 or weight.device.type != "cpu":
-            continue
-        if type(method) is UnquantizedLinearMethod:
-            module.quant_method = PackedLinearMethod()
-        elif module is head and type(method) is UnquantizedEmbeddingMethod:
-            module.quant_method = PackedHeadMethod()
-        else:
-            continue
-        changed += 1
-    return changed
+        method, weight = type(getattr(module, "quant_method", None)), getattr(module, "weight", None)
+        kind = method is UnquantizedLinearMethod or (module is head and method is UnquantizedEmbeddingMethod)
+        if kind and isinstance(weight, torch.Tensor) and weight.device.type == "cpu":
+            found.append(module)
+    return found
+
+
+def _state(weight: torch.Tensor) -> tuple[int, int]:
+    """Changes when the weight is written to, or becomes another tensor."""
+    return weight.data_ptr(), weight._version

@@ -23,16 +23,13 @@ _HASH = "murmur_hash32_cpu"
 def prepare() -> None:
     """Choose SGLang's CPU engine where there is no accelerator, and install the stand-in if it is needed.
 
-    A value of ``SGLANG_USE_CPU_ENGINE`` that the user set is left alone. Where the real ``sgl_kernel`` loads, nothing
-    is installed.
+    A value of ``SGLANG_USE_CPU_ENGINE`` that the user set is left alone. Where the real ``sgl_kernel`` has the CPU ops,
+    nothing is installed. Beside a GPU that is hidden from torch it loads, and has those of the GPU only.
     """
     if CPU_ENGINE not in os.environ and not _has_accelerator():
         os.environ[CPU_ENGINE] = "1"
-    if os.environ.get(CPU_ENGINE) == "1" and not installed():
-        try:
-            importlib.import_module("sgl_kernel")
-        except (ImportError, OSError):
-            _install()
+    if os.environ.get(CPU_ENGINE) == "1" and not installed() and _lacking():
+        _install()
 
 
 def installed() -> bool:
@@ -61,6 +58,17 @@ def _has_accelerator() -> bool:
     return any(getattr(getattr(torch, name, None), "is_available", bool)() for name in ("npu", "musa"))
 
 
+def _lacking() -> bool:
+    """Whether the real ``sgl_kernel`` cannot be imported or lacks a CPU op that SGLang imports."""
+    from sglang_eagle31.cpu.ops import OPS
+
+    try:
+        kernel = importlib.import_module("sgl_kernel")
+    except (ImportError, OSError):
+        return True
+    return not all(hasattr(kernel, name) for name in OPS)
+
+
 def _install() -> None:
     import torch
 
@@ -72,8 +80,9 @@ def _install() -> None:
     for name, op in OPS.items():
         setattr(module, name, op)
     library = torch.library.Library("sgl_kernel", "FRAGMENT")  # SGLang calls this one as an op of torch
-    library.define(f"{_HASH}(Tensor seed, Tensor positions, Tensor col_indices) -> Tensor")
+    if not hasattr(torch.ops.sgl_kernel, _HASH):
+        library.define(f"{_HASH}(Tensor seed, Tensor positions, Tensor col_indices) -> Tensor")
     library.impl(_HASH, seeds.murmur_hash32_cpu, "CPU")
     setattr(module, _MARK, library)  # which lives as long as the module
     sys.modules["sgl_kernel"] = module
-    logger.info("sgl_kernel cannot be imported on this CPU: EAGLE uses the ops of sglang-eagle31 in torch")
+    logger.info("sgl_kernel has no CPU ops here: EAGLE uses those of sglang-eagle31 in torch")

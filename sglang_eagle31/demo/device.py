@@ -1,4 +1,4 @@
-"""Which device a server that is started here gets."""
+"""Which device a server that is started here gets, and in which dtype it serves."""
 
 from __future__ import annotations
 
@@ -8,3 +8,12 @@ def here() -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def dtype_on(device: str) -> tuple[str, str]:
+    """SGLang's ``--dtype`` on ``device``, and the reason in words: on a CPU what it multiplies fastest."""
+    if device != "cpu":
+        return "bfloat16", "heads are trained against it"
+    from sglang_eagle31.cpu import fast_paths
+
+    return fast_paths.dtype_here()

@@ -129,6 +129,8 @@ class Started:
         kernel_error: why there is none.
         gpus: name and bytes of each GPU that torch sees.
         amx: whether SGLang would take its AMX kernels.
+        unpacked: by dtype, why our CPU backend does not pack weights in it; empty where it does.
+        dtype: the ``--dtype`` that suits this CPU, and why; empty where it was not asked.
     """
 
     error: str | None = None
@@ -138,6 +140,8 @@ class Started:
     kernel_error: str | None = None
     gpus: tuple[tuple[str, int], ...] = ()
     amx: bool = False
+    unpacked: Mapping[str, str] = field(default_factory=dict)
+    dtype: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

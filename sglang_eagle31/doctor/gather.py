@@ -20,6 +20,7 @@ from sglang_eagle31.audit.elsewhere.sglang_fields import VERSION as SGLANG_VERSI
 from sglang_eagle31.audit.report import audit
 from sglang_eagle31.audit.target import read_target
 from sglang_eagle31.config import Eagle31Config
+from sglang_eagle31.cpu import memory
 from sglang_eagle31.doctor.facts import Head, Machine, Plugins, Requirement, Server, Software
 from sglang_eagle31.drafter.checkpoint import local_folder
 from sglang_eagle31.drafter.dialects.native import DEPTH
@@ -33,12 +34,6 @@ VARIABLES = ("OMP_NUM_THREADS", "TORCH_COMPILE_DISABLE", "SGLANG_USE_CPU_ENGINE"
 
 def machine() -> Machine:
     """This machine, as far as Linux says; what it does not say is 0, empty or None."""
-    sizes = {key: 1024 * int(value.split()[0]) for key, value in _table("/proc/meminfo").items() if value}
-    limit = _number("/sys/fs/cgroup/memory.max")
-    used = _number("/sys/fs/cgroup/memory.current") or 0
-    memory, free = sizes.get("MemTotal", 0), sizes.get("MemAvailable", 0)
-    if limit is not None:
-        memory, free = min(memory, limit), min(free, max(0, limit - used))
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     cpu = _table("/proc/cpuinfo")
     devices = [path for pattern in ("nvidia[0-9]*", "kfd") for path in Path("/dev").glob(pattern)]
@@ -49,8 +44,8 @@ def machine() -> Machine:
         cores=len(cores),
         quota=_quota(_text("/sys/fs/cgroup/cpu.max")),
         load=os.getloadavg()[0],
-        memory=memory,
-        free=free,
+        memory=memory.total(),
+        free=memory.available(),
         gpus=tuple(sorted(map(str, devices))),
         variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
         compiler=_compiler("CXX", ("g++",)),
@@ -199,11 +194,6 @@ def _text(path: str) -> str:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def _number(path: str) -> int | None:
-    text = _text(path).strip()
-    return int(text) if text.isdigit() else None
 
 
 def _table(path: str) -> dict[str, str]:

@@ -31,7 +31,7 @@ def start(command: Sequence[str] = COMMAND, timeout: float = TIMEOUT) -> Started
         last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
         return Started(error=f"ended with {done.returncode}: {last}")
     gpus = tuple((str(name), int(size)) for name, size in found.pop("gpus"))
-    return Started(gpus=gpus, lost=tuple(found.pop("lost")), **found)
+    return Started(gpus=gpus, lost=tuple(found.pop("lost")), dtype=tuple(found.pop("dtype", ())), **found)
 
 
 def look() -> dict[str, Any]:
@@ -44,6 +44,7 @@ def look() -> dict[str, Any]:
     from sglang.srt.utils import cpu_has_amx_support
 
     from sglang_eagle31 import patches
+    from sglang_eagle31.cpu import fast_paths
 
     try:
         registered = SpeculativeAlgorithm.from_string("EAGLE31") is not None
@@ -60,6 +61,10 @@ def look() -> dict[str, Any]:
         "kernel_error": kernel_error,
         "gpus": [(one.name, one.total_memory) for one in properties],
         "amx": bool(cpu_has_amx_support()),
+        "unpacked": {
+            str(dtype).removeprefix("torch."): fast_paths.why_not_packed(dtype) for dtype in fast_paths.DTYPES
+        },
+        "dtype": fast_paths.dtype_here(),
     }
 
 

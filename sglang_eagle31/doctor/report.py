@@ -24,6 +24,7 @@ def examine(facts: Facts) -> list[Line]:
     lines: list[Line | None] = [
         machine.platform(here),
         machine.cpu(here, started),
+        machine.dtype(started),
         machine.accelerator(here, started),
         machine.threads(here, started),
         machine.memory(here, started, facts.head),

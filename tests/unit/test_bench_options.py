@@ -22,8 +22,12 @@ def parse(*words):
     return bench.options(parser.parse_args(list(words)))
 
 
-def test_defaults():
-    assert parse() == Options(flags=[])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_defaults(monkeypatch, capsys, dtype):
+    monkeypatch.setattr("sglang_eagle31.cpu.fast_paths.dtype_here", lambda: (dtype, "because"))
+    assert parse() == Options(dtype=dtype, flags=[])
+    assert f"[bench] cpu, {dtype}: because" in capsys.readouterr().err
+    assert parse("--dtype", "float16").dtype == "float16" and parse("--device", "cuda").dtype == "bfloat16"
     assert parse().kept and not parse("--device", "cuda").kept and not parse("--no-keep-servers").kept
 
 

@@ -13,7 +13,7 @@ import requests
 from sglang_eagle31.cli import main
 from sglang_eagle31.demo import run as demo
 from sglang_eagle31.demo.client import chat, chat_all, next_token
-from sglang_eagle31.demo.device import here
+from sglang_eagle31.demo.device import dtype_on, here
 from sglang_eagle31.demo.report import Tree
 
 QUESTION = [{"role": "user", "content": "Why?"}]
@@ -132,6 +132,7 @@ def fake_demo(monkeypatch, tmp_path):
 
         monkeypatch.setattr(demo, "serve_sglang", serve_fake)
         monkeypatch.setattr(demo, "prepare_model", lambda: tmp_path)
+        monkeypatch.setattr("sglang_eagle31.cpu.fast_paths.dtype_here", lambda: ("bfloat16", "it multiplies it"))
         out = tmp_path / "out" / "demo.json"
         code = main(["demo", "--head", str(head), "--prompts", "2", "--out", str(out), *options])
         return code, json.loads(out.read_text()), names
@@ -185,6 +186,20 @@ def test_both_servers_of_a_gpu_have_the_same_attention(monkeypatch):
     for seen, expected in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr("torch.cuda.is_available", lambda seen=seen: seen)
         assert here() == expected
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_dtype_is_what_this_cpu_multiplies(fake_demo, monkeypatch, capsys, dtype):
+    served = FakeModel(PLAIN), FakeModel(PLAIN, [0, 0, 0, 1])
+    monkeypatch.setattr("sglang_eagle31.demo.device.dtype_on", lambda device: (dtype, f"for {device}"))
+    assert fake_demo(*served)[1]["dtype"] == dtype
+    assert f"cpu, {dtype}: for cpu" in capsys.readouterr().out
+    assert fake_demo(*served, "--dtype", "float32")[1]["dtype"] == "float32"
+    assert "cpu, float32: as --dtype asks" in capsys.readouterr().out
+
+
+def test_a_gpu_multiplies_bfloat16():
+    assert dtype_on("cuda")[0] == "bfloat16"
 
 
 def test_missing_head_is_refused(tmp_path, capsys):

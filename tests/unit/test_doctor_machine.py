@@ -14,6 +14,7 @@ from sglang_eagle31.doctor.facts import GIB, Line, Requirement, Started
 BROKEN = Started(error="ended with 1: boom")
 NONE = replace(STARTED, kernel="none", kernel_error="libcuda.so is not there")
 REAL = replace(STARTED, kernel="real")
+AVX2 = replace(STARTED, unpacked={"bfloat16": "needs avx512", "float32": ""}, dtype=("float32", "because"))
 NO_CXX = replace(MACHINE, compiler=None)
 
 
@@ -39,8 +40,18 @@ CASES = [
     (machine.accelerator(on(gpus=("/dev/nvidia0",)), None), "skip", "/dev/nvidia0"),
     (machine.accelerator(MACHINE, BROKEN), "skip", "not asked"),
     (machine.cpu(MACHINE, STARTED), "ok", "4 cores, avx2, avx512f, avx512_bf16"),
-    (machine.cpu(on(flags=frozenset({"avx512f"})), STARTED), "ok", "converted"),
-    (machine.cpu(on(flags=frozenset({"avx2"})), STARTED), "warn", "no AVX-512"),
+    (machine.cpu(MACHINE, STARTED), "ok", "weights are packed in bfloat16 and float32"),
+    (machine.cpu(MACHINE, AVX2), "ok", "packed in float32, not in bfloat16 (needs avx512)"),
+    (
+        machine.cpu(MACHINE, replace(AVX2, unpacked={"float32": "no oneDNN"})),
+        "warn",
+        "packed in no dtype, not in float32 (no oneDNN)",
+    ),
+    (machine.cpu(MACHINE, None), "skip", "was not tried"),
+    (machine.cpu(MACHINE, REAL), "ok", "4 cores, avx2, avx512f, avx512_bf16"),
+    (machine.dtype(AVX2), "ok", "--dtype float32: because"),
+    (machine.dtype(GPU), "ok", "the model's own"),
+    (machine.dtype(BROKEN), "skip", "not tried"),
     (machine.cpu(on(flags=frozenset()), GPU), "ok", "no vector flags"),
     (machine.threads(MACHINE, STARTED), "ok", "not set"),
     (machine.threads(on(quota=2.0), STARTED), "warn", "torch would start 4"),

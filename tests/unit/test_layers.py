@@ -48,6 +48,7 @@ LIBRARIES = {"huggingface_hub", "numpy", "rich", "safetensors", "torch", "tqdm"}
 MORE = {
     "acceptance/": {"prometheus_client"},
     "bench/": {"matplotlib", "requests"},
+    "cpu/memory.py": {"psutil"},
     "train/": {"gguf", "matplotlib", "transformers", "yaml"},
     "demo/": {"gguf", "requests", "transformers"},
     "doctor/": {"packaging"},

@@ -7,6 +7,8 @@ from functools import partial
 from sglang_eagle31.doctor.facts import GIB, Head, Line, Machine, Started
 
 line = partial(Line, "machine")
+VECTORS = ("neon", "asimd", "sve", "avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "bf16")
+"""Flags of /proc/cpuinfo that decide how fast products are; the first three and the last are those of ARM."""
 SPARE = 0.8
 """Share of the free memory that weights may take and leave room for activations and the KV cache."""
 
@@ -37,14 +39,34 @@ def accelerator(machine: Machine, started: Started | None) -> Line:
 
 
 def cpu(machine: Machine, started: Started | None) -> Line:
-    """Without AVX-512, bf16 products on a CPU are slow."""
-    shown = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in machine.flags]
-    text = f"{machine.cores} cores, {', '.join(shown) or 'no vector flags known'}"
-    if (started is not None and started.gpus) or "avx512_bf16" in machine.flags or "amx_bf16" in machine.flags:
+    """Instruction sets, and which of our fast paths run."""
+    sets = [flag for flag in VECTORS if flag in machine.flags]
+    text = f"{machine.cores} cores, {', '.join(sets) or 'no vector flags known'}"
+    if started is None or started.error:
+        return line("CPU", "skip", f"{text}; what runs on it was not tried", "run doctor without --quick")
+    if not _serves(started):
         return line("CPU", "ok", text)
-    if "avx512f" in machine.flags:
-        return line("CPU", "ok", f"{text}; bf16 is converted to float32 for products")
-    return line("CPU", "warn", f"{text}: no AVX-512, so that bf16 is slow", "try --dtype float32 and measure both")
+    packed = [name for name, why in started.unpacked.items() if not why]
+    lacking = [f"{name} ({why})" for name, why in started.unpacked.items() if why]
+    text += f"; weights are packed in {' and '.join(packed) or 'no dtype'}"
+    text += f", not in {', '.join(lacking)}" if lacking else ""
+    if packed:
+        return line("CPU", "ok", text)
+    return line("CPU", "warn", text, "a torch with oneDNN, or a newer CPU: else four verified tokens cost four steps")
+
+
+def dtype(started: Started | None) -> Line:
+    """The ``--dtype`` that suits a server on this CPU."""
+    if started is None or started.error:
+        return line("dtype", "skip", "what this CPU multiplies was not tried", "run doctor without --quick")
+    if not _serves(started):
+        return line("dtype", "ok", "the model's own")
+    return line("dtype", "ok", "--dtype {}: {}".format(*started.dtype))
+
+
+def _serves(started: Started) -> bool:
+    """Whether EAGLE servers run on our CPU backend."""
+    return started.kernel == "stand-in" and not started.gpus
 
 
 def threads(machine: Machine, started: Started | None) -> Line:
@@ -76,7 +98,7 @@ def load(machine: Machine) -> Line:
 
 
 def memory(machine: Machine, started: Started | None, head: Head | None) -> Line:
-    """Do the weights fit; on a CPU without ``sgl_kernel`` bf16 weights are kept twice."""
+    """Do the weights fit; on a CPU without ``sgl_kernel`` they are kept twice."""
     text = f"{machine.free / GIB:.1f} of {machine.memory / GIB:.1f} GiB free"
     if head is None or head.size is None:
         return line("memory", "ok", text)

@@ -90,9 +90,7 @@ def kernel(started: Started | None) -> Line:
     if started.kernel == "real":
         return line("sgl_kernel", "ok", "SGLang's own")
     if started.kernel == "stand-in":
-        return line(
-            "sgl_kernel", "ok", "cannot be imported on this CPU; our stand-in serves EAGLE (docs/compatibility.md)"
-        )
+        return line("sgl_kernel", "ok", "has no CPU ops here; our stand-in serves EAGLE (docs/compatibility.md)")
     fix = "install the sgl_kernel of this GPU" if started.gpus else "unset SGLANG_USE_CPU_ENGINE, or set it to 1"
     return line("sgl_kernel", "FAIL", f"cannot be imported, and nothing stands in: {started.kernel_error}", fix)
 
