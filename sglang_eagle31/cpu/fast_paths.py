@@ -33,7 +33,7 @@ def packed_linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | No
 def why_not_packed(dtype: torch.dtype) -> str:
     """Why weights of ``dtype`` are not packed here; empty where the packed product runs and is right."""
     if dtype not in DTYPES:
-        return f"weights in {_name(dtype)} are never packed"
+        return f"weights in {name(dtype)} are never packed"
     if not torch.backends.mkldnn.is_available():
         return "this torch was built without oneDNN"
     random = torch.Generator().manual_seed(0)
@@ -44,7 +44,7 @@ def why_not_packed(dtype: torch.dtype) -> str:
         for rows in (1, BATCH_HINT, 3 * BATCH_HINT):
             x = torch.randn(rows, _IN, generator=random).to(dtype)
             if not _agree(packed_linear(x, packed, bias), x, weight, bias):
-                return f"oneDNN's packed product in {_name(dtype)} is not torch's on this CPU"
+                return f"oneDNN's packed product in {name(dtype)} is not torch's on this CPU"
     except (RuntimeError, AttributeError) as error:
         return (str(error).strip() or type(error).__name__).splitlines()[0]
     return ""
@@ -75,7 +75,8 @@ def _agree(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch
     return out.dtype == x.dtype and bool(((out.double() - exact).abs() <= bound).all())
 
 
-def _name(dtype: torch.dtype) -> str:
+def name(dtype: torch.dtype) -> str:
+    """As SGLang's ``--dtype`` has it."""
     return str(dtype).removeprefix("torch.")
 
 

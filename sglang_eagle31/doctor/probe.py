@@ -61,9 +61,7 @@ def look() -> dict[str, Any]:
         "kernel_error": kernel_error,
         "gpus": [(one.name, one.total_memory) for one in properties],
         "amx": bool(cpu_has_amx_support()),
-        "unpacked": {
-            str(dtype).removeprefix("torch."): fast_paths.why_not_packed(dtype) for dtype in fast_paths.DTYPES
-        },
+        "unpacked": {fast_paths.name(dtype): fast_paths.why_not_packed(dtype) for dtype in fast_paths.DTYPES},
         "dtype": fast_paths.dtype_here(),
     }
 
