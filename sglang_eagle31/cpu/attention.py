@@ -240,7 +240,7 @@ def register_backend() -> None:
         if get_spec().speculative_algorithm not in ALGORITHMS:
             return stock(runner)
         if shared(runner.server_args).pack_weights == "on":
-            packed.pack(runner.model)
+            packed.pack_runner(runner)
         return TreeAttentionBackend(runner)
 
     attention_registry.register_attention_backend(NAME)(create)

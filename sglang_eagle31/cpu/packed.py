@@ -24,6 +24,32 @@ SPARE = 0.5
 """Share of the free memory that the copy may take. The KV cache is reserved by now, and not yet written to."""
 
 
+class WeightUpdates:
+    """SGLang's updater of a runner's weights, after whose calls every weight is packed anew when it is used.
+
+    It writes through ``Parameter.data``, which leaves no mark on the parameter; and a draft may use the target's rows.
+    """
+
+    calls = 0
+    """Of all runners of this process."""
+
+    def __init__(self, updater: Any) -> None:
+        self._updater = updater
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._updater, name)
+        if not callable(value):
+            return value
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return value(*args, **kwargs)
+            finally:
+                WeightUpdates.calls += 1
+
+        return call
+
+
 class _Packed:
     """``apply`` with the packed form of a layer's weight, made again when the weight was written to at run time."""
 
@@ -54,6 +80,12 @@ class PackedHeadMethod(_Packed, UnquantizedEmbeddingMethod):
 
 
 METHODS = {UnquantizedLinearMethod: PackedLinearMethod, UnquantizedEmbeddingMethod: PackedHeadMethod}
+
+
+def pack_runner(runner: Any) -> None:
+    """Pack the weights of SGLang's ``ModelRunner``, and follow what updates them."""
+    if pack(runner.model):
+        runner.weight_updater = WeightUpdates(runner.weight_updater)
 
 
 def pack(model: Any) -> int:
@@ -91,6 +123,6 @@ def _layers(model: Any) -> list[Any]:
     return found
 
 
-def _state(weight: torch.Tensor) -> tuple[int, int]:
-    """Changes when the weight is written to, or becomes another tensor."""
-    return weight.data_ptr(), weight._version
+def _state(weight: torch.Tensor) -> tuple[int, int, int]:
+    """Changes when the weight is written to, becomes another tensor, or may have been updated."""
+    return weight.data_ptr(), weight._version, WeightUpdates.calls

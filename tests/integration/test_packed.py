@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,6 +90,28 @@ def test_a_written_weight_is_packed_again(packed: Any, dtype: torch.dtype) -> No
     before = root.layer.quant_method.apply(root.layer, x)
     root.layer.weight.mul_(2)
     assert torch.equal(root.layer.quant_method.apply(root.layer, x), 2 * before)
+
+
+def test_an_update_of_sglang_is_followed(packed: Any, dtype: torch.dtype) -> None:
+    """It copies into ``weight.data``, which the weight itself does not count as a write."""
+    root, rest = model(dtype), model(dtype)
+
+    def update(weight: torch.Tensor) -> str:
+        root.layer.weight.data.copy_(weight)
+        return "done"
+
+    runner = SimpleNamespace(model=root, weight_updater=SimpleNamespace(update_weights_from_disk=update, rank=3))
+    packed.pack_runner(runner)
+    shared = model(dtype)
+    shared.layer.weight = root.layer.weight  # as a draft has the target's
+    packed.pack(shared)
+    x = torch.randn(4, IN, dtype=dtype)
+    assert runner.weight_updater.update_weights_from_disk(rest.layer.weight) == "done"
+    assert runner.weight_updater.rank == 3
+    packed.pack(rest)
+    expected = rest.layer.quant_method.apply(rest.layer, x)
+    for layer in (root.layer, shared.layer):
+        assert torch.equal(layer.quant_method.apply(layer, x), expected)
 
 
 def test_weights_are_packed_once_and_in_our_dtypes_only(packed: Any, dtype: torch.dtype) -> None:
