@@ -5,7 +5,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-seams test-served check seams-doc checkpoints checkpoints-doc features features-doc results results-doc fuzz soak bench bench-doc clean
+.PHONY: help setup demo test test-all test-unit test-seams test-rollback test-served check seams-doc checkpoints checkpoints-doc features features-doc results results-doc fuzz soak bench bench-doc clean
 
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -13,18 +13,10 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.sglang-eagle31
 ARGS ?=
 SEED ?= 0
-PYTEST ?= $(PY) -m pytest -m "not gpu"
 BENCH := --out docs/results/bench.json --document docs/performance.md
 
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
-
-# Seconds after which a ring is ended: far above what it takes on two CPU cores.
-UNIT_DEADLINE ?= 480
-SEAMS_DEADLINE ?= 480
-SERVED_DEADLINE ?= 2700
-# SIGTERM first, so that running tests can end their servers.
-DEADLINE = timeout --foreground --kill-after=60
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sort | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -41,22 +33,14 @@ $(STAMP): pyproject.toml
 demo: setup ## serve SmolLM2-135M with and without EAGLE31 on this machine and compare token by token
 	@$(PY) -m sglang_eagle31 demo $(ARGS)
 
-test: test-unit test-seams test-served ## all test rings that need no GPU
-	@echo "[test] all rings passed"
+test: setup ## minutes: unit tests, the seams into SGLang, rollback, and one real server of each kind
+	@$(PY) tests/rings.py
 
-test-unit: setup ## seconds: torch only
-	@echo "[test] unit"
-	@$(DEADLINE) $(UNIT_DEADLINE) $(PYTEST) tests/unit
+test-all: setup ## half an hour and more: all of that with every head, feature and server; what CI runs
+	@$(PY) tests/rings.py --all
 
-test-seams: setup ## a minute: the seams against the installed SGLang; its allocators and caches against a model
-	@echo "[test] seams"
-	@$(DEADLINE) $(SEAMS_DEADLINE) $(PYTEST) tests/seams
-	@echo "[test] rollback"
-	@$(DEADLINE) $(SEAMS_DEADLINE) $(PYTEST) tests/rollback
-
-test-served: setup ## minutes: real SGLang servers (tests/integration, tests/e2e)
-	@echo "[test] integration, e2e"
-	@$(DEADLINE) $(SERVED_DEADLINE) $(PYTEST) tests/integration $(wildcard tests/e2e)
+test-unit test-seams test-rollback test-served: test-%: setup
+	@$(PY) tests/rings.py --all $*
 
 check: setup seams-doc checkpoints-doc features-doc results-doc bench-doc ## lint, format, types, generated documents
 	@echo "[check] ruff"

@@ -19,6 +19,7 @@ import torch
 from acceptance_traffic import STARTS, Asked, Recount, recount, traffic
 from conftest import Models, generate, prompt, speculate
 from safetensors.torch import load_file, save_file
+from selection import core
 
 from sglang_eagle31.acceptance.fingerprint import digest, pattern
 from sglang_eagle31.acceptance.served import collect
@@ -70,7 +71,7 @@ class Run:
     log: str
 
 
-@pytest.fixture(scope="module", params=[CHAIN, TREE], ids=["chain", "tree"])
+@pytest.fixture(scope="module", params=core([CHAIN, TREE], [TREE]), ids=["chain", "tree"])
 def run(request: pytest.FixtureRequest, start: Any, tiny: Models) -> Iterator[Run]:
     tree = request.param
     with start(f"acceptance-{tree[1]}", *speculate("EAGLE31", tiny.eagle31, *tree), "--enable-metrics") as server:
@@ -184,6 +185,7 @@ def dead_head(folder: Path, source: Path) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_a_dead_head_is_told_once(start: Any, tiny: Models, tmp_path: Path) -> None:
     head = dead_head(tmp_path / "dead", tiny.eagle31)
     with start("acceptance-dead", *speculate("EAGLE31", head, *CHAIN), "--enable-metrics") as server:

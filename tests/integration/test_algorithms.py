@@ -84,6 +84,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.full
 def test_engine(tiny: Models, plain: Plain, tmp_path: Path) -> None:
     from conftest import prompt
 

@@ -31,6 +31,7 @@ def serve(fork_parent: Any) -> Any:
     return partial(serve_sglang, launch=fork_parent.launch)
 
 
+@pytest.mark.full
 def test_sweep(folders: matrix_model.Folders, serve: Any, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "bench.json"
     options = Options(

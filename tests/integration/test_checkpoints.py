@@ -1,4 +1,7 @@
-"""Every kind of head through real servers: run as trained or refused in time, and stock SGLang as its table says."""
+"""Every kind of head through real servers: run as trained or refused in time; and what is said of stock SGLang.
+
+Stock SGLang itself is run by ``make checkpoints``, on every case; its results are compared with ``audit`` here.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,27 @@ from typing import Any
 import checkpoint_matrix as matrix
 import markers
 import pytest
-from checkpoint_cases import Case, cases
+from checkpoint_cases import cases
 from checkpoint_document import render
 from checkpoint_report import DOCUMENT, RESULTS
 from checkpoint_run import fork_parent as fork_parent_for
 from checkpoint_run import serve
 from exact import answers
 from forked import ForkParent
+from selection import core
 from truth import producers, readers
 
 from sglang_eagle31.audit.report import audit
 
 CASES = {case.name: case for case in cases()}
 EXACT = [name for name, variant in producers.VARIANTS.items() if not variant.refused]
-STOCK = """
-specforge nvidia_no_head safeailab speculators specforge31_before_879 modelopt_hf_two_layers nvidia_deep
-no_lm_head no_d2t no_fc nested_flags wrapped absolute_d2t top_level_ids one_layer more_layers_declared last_layer_id
-residual_after_norm qk_norms attention_biases window tied_own_head null_draft_vocabulary own_embedding as_eagle
+PRODUCERS = """
+safeailab specforge specforge31 eagle31_native torchspec31 torchspec_mla31 angelslim specdrift vllm_qwen3 speculators31
+modelopt_hf modelopt_megatron_deep nvidia_post_norm nemo31
 """.split()
-"""One for each way in which stock SGLang loses a head, and some that it runs; ``make checkpoints`` has the others."""
+"""One of each, by name of its variant."""
+BROKEN = "no_fc shifted_d2t quantised_fc window four_layers_on_top own_embedding".split()
+OTHERS = "medusa eagle1 p_eagle_aws mtp rope_base".split()
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +61,8 @@ def parent(folder: Path) -> Iterator[ForkParent]:
         yield process
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.spread
+@pytest.mark.parametrize("name", core(EXACT, PRODUCERS))
 def test_a_marker_head_needs_every_switch(name: str, tmp_path: Path) -> None:
     """By the reference alone: read back independently it says the token, and no wrong reading does."""
     weights = markers.weights_of(name)
@@ -75,7 +81,8 @@ def test_a_marker_head_needs_every_switch(name: str, tmp_path: Path) -> None:
         assert markers.misread(weights, switches, **wrong) == most, wrong
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.spread
+@pytest.mark.parametrize("name", core(CASES, [*PRODUCERS, *BROKEN, *OTHERS]))
 def test_ours_runs_it_as_trained_or_refuses_it(
     name: str, parent: ForkParent, target: Path, folder: Path, recorded: dict[str, Any]
 ) -> None:
@@ -85,20 +92,12 @@ def test_ours_runs_it_as_trained_or_refuses_it(
     assert _facts(found) == _facts(recorded[name]["ours"]), "run make checkpoints"
 
 
-@pytest.mark.parametrize("name", STOCK)
-def test_stock_sglang_does_what_the_table_says(
-    name: str, parent: ForkParent, target: Path, folder: Path, recorded: dict[str, Any]
+@pytest.mark.spread
+@pytest.mark.parametrize("name", core(CASES, [*PRODUCERS, *BROKEN, *OTHERS]))
+def test_what_audit_says_of_stock_sglang_is_what_it_does(
+    name: str, target: Path, tmp_path: Path, recorded: dict[str, Any]
 ) -> None:
     case = CASES[name]
-    head = case.write(folder / name)
-    seen = serve(parent, target, head, case.algorithm, {}, folder, f"{name}-stock")
-    assert _facts(seen.to_json()) == _facts(recorded[name]["sglang"], "predicted", "reasons", "algorithm")
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
-def test_what_audit_says_of_stock_sglang_is_what_it_does(
-    case: Case, target: Path, tmp_path: Path, recorded: dict[str, Any]
-) -> None:
     head = case.write(tmp_path / case.name)
     said = matrix.predicted(case, head, target, audit(str(head), str(target), dict(case.overrides)))
     now = {**recorded[case.name]["sglang"], "predicted": said.kind, "reasons": list(said.reasons)}
@@ -125,7 +124,7 @@ def test_a_dead_head_would_be_noticed(parent: ForkParent, target: Path, folder: 
     assert len(matrix.problems(case, found)) == 2
 
 
-def _facts(found: dict[str, Any], *without: str) -> dict[str, Any]:
+def _facts(found: dict[str, Any]) -> dict[str, Any]:
     """Without the wording of errors."""
-    kept = {name: value for name, value in found.items() if name not in ("error", *without)}
+    kept = {name: value for name, value in found.items() if name != "error"}
     return {name: _facts(value) if isinstance(value, dict) else value for name, value in kept.items()}

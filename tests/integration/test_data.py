@@ -53,7 +53,7 @@ def make(target: Path, prompts: Path, out: Path, engine: str) -> dict[str, Any]:
     return {line["id"]: line for line in lines}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_sglang_answers_as_transformers_does(tmp_path: Path) -> None:
     target = models.write_target(tmp_path / "target")
     write_tokenizer(target)

@@ -13,6 +13,7 @@ import requests
 import torch
 from conftest import Models, generate, prompt, speculate
 from mla_models import write_mla_head
+from selection import core
 from transformers import LlamaForCausalLM
 
 from sglang_eagle31.audit.target import read_target
@@ -98,7 +99,9 @@ def answers(server: Server) -> list[tuple[list[int], list[int]]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "tree"), CASES, ids=lambda value: value if isinstance(value, str) else f"topk{value[1]}"
+    ("name", "tree"),
+    core(CASES, CASES[:2], unpack=True),
+    ids=lambda value: value if isinstance(value, str) else f"topk{value[1]}",
 )
 def test_live_and_offline_agree(
     start: Any, tiny: Models, tmp_path: Path, name: str, tree: tuple[int, int, int]
@@ -227,7 +230,7 @@ def test_the_command_reads_a_server(some: Server, tmp_path: Path, capsys: pytest
     assert (tmp_path / "drift.png").stat().st_size > 20_000
 
 
-@pytest.mark.parametrize("algorithm", ["EAGLE", "EAGLE3", "STANDALONE"])
+@pytest.mark.parametrize("algorithm", core(["EAGLE", "EAGLE3", "STANDALONE"], ["EAGLE3"]))
 def test_drafts_of_stock_sglang_are_probed_too(start: Any, tiny: Models, algorithm: str) -> None:
     folder = {"EAGLE": tiny.eagle1, "EAGLE3": tiny.eagle3, "STANDALONE": tiny.target}[algorithm]
     flags = [*speculate(algorithm, folder, *TREE), "--eagle31-drift-sample", "1"]

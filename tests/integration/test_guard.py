@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import requests
 from conftest import ANSWER, Models, Plain, ask_everything, generate, prompt, speculate
+from selection import core
 
 from sglang_eagle31.acceptance.served import collect
 from sglang_eagle31.demo.servers import Server
@@ -41,7 +42,7 @@ def rounds(server: Server, prompts: list[list[int]], tokens: int, *params: dict[
     return answers
 
 
-@pytest.fixture(scope="module", params=[CHAIN, TREE], ids=["chain", "tree"])
+@pytest.fixture(scope="module", params=core([CHAIN, TREE], [TREE]), ids=["chain", "tree"])
 def served(start: Any, tiny: Models, request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server with the guard on."""
     with start("guard", *speculate("EAGLE31", tiny.eagle31, *request.param), "--eagle31-guard", "on") as server:

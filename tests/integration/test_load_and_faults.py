@@ -65,6 +65,7 @@ def served(server: Server, load: list[Request], twins: list[Answer]) -> Counter[
     return Counter(answer.ended for answer in answers)
 
 
+@pytest.mark.full
 def test_a_chain_under_load_without_its_head_and_without_its_scheduler(
     start: Any, folder: Path, load: list[Request], twins: list[Answer]
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_chain_under_load_without_its_head_and_without_its_scheduler(
         assert ended(faults.killed, server, load, twins) == []
 
 
+@pytest.mark.full
 def test_a_tree_under_load_and_told_to_end(start: Any, folder: Path, load: list[Request], twins: list[Answer]) -> None:
     flags = speculate("EAGLE31", models.write_head(folder / "tree"), *TREES["tree"])
     with start("load-tree", *flags, common=FLAGS, target=folder / "target") as server:

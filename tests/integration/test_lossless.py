@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import requests
 from conftest import Models, Plain, ask_everything, generate, prompt, speculate
+from selection import core
 
 TREES = {"chain": (3, 1, 4), "topk2": (4, 2, 8), "topk4": (5, 4, 16), "topk8": (3, 8, 24)}
 
 
-@pytest.fixture(scope="module", params=TREES)
+@pytest.fixture(scope="module", params=core(TREES, ["chain", "topk4"]))
 def served(request: pytest.FixtureRequest, start: Any, tiny: Models) -> Any:
     """A server with EAGLE31 for each tree, one after the other; one of them starts as users start it."""
     flags = speculate("EAGLE31", tiny.eagle31, *TREES[request.param])

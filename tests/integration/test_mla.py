@@ -16,6 +16,7 @@ import torch
 from conftest import Models, Plain, ask_everything, generate, prompt, speculate
 from mla_models import write_mla_head, write_mla_target
 from safetensors.torch import save_file
+from selection import core
 from truth import reference
 
 from sglang_eagle31.drafter.spec import DrafterSpec
@@ -264,7 +265,7 @@ def test_what_sglang_does_not_compute_is_refused(change: dict[str, Any], found: 
         attention(dataclasses.replace(drafter_spec(switches()), **change), {})
 
 
-@pytest.mark.parametrize("tree", [(3, 1, 4), (4, 2, 8)], ids=["chain", "topk2"])
+@pytest.mark.parametrize("tree", core([(3, 1, 4), (4, 2, 8)], [(4, 2, 8)]), ids=["chain", "topk2"])
 def test_a_head_with_latent_cache_on_a_target_without(
     tree: tuple[int, int, int], start: Any, plain: Plain, tmp_path: Path
 ) -> None:
@@ -277,7 +278,7 @@ def test_a_head_with_latent_cache_on_a_target_without(
     assert "KV size: " in log  # one buffer: a latent cache, which the target has not
 
 
-@pytest.mark.parametrize("head", ["mla", "llama"])
+@pytest.mark.parametrize("head", core(["mla", "llama"], ["mla"]))
 def test_a_target_with_latent_cache(head: str, start: Any, tiny: Models, tmp_path: Path) -> None:
     """Stock SGLang cannot serve such a target on a CPU without AMX, so the truth is that of transformers."""
     target, truth = write_mla_target(tmp_path / "target")

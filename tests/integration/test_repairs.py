@@ -21,6 +21,7 @@ import pytest
 import requests
 from conftest import ANSWER, COMMON, Models, speculate
 from scipy.stats import chi2
+from selection import core
 from tokenizers import Tokenizer
 from tokenizers import models as tokenizer_models
 from transformers import PreTrainedTokenizerFast
@@ -184,7 +185,7 @@ def draw(url: str, min_p: float) -> list[list[int]]:
     return [answer["output_ids"] for answer in response.json()]
 
 
-@pytest.fixture(scope="module", params=TREES)
+@pytest.fixture(scope="module", params=core(TREES, ["tree"]))
 def both(request: pytest.FixtureRequest, start: Any, tiny: Models, spoken: Path, jobs: dict[str, Job]) -> Any:
     """Answers of stock EAGLE3 and of EAGLE31 with the same tree."""
     answers, drawn = [], []

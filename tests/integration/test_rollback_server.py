@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
 import requests
 from conftest import COMMON, Models, generate, prompt, speculate
 
@@ -43,6 +44,7 @@ def ask(server: Server, number: int) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.full
 def test_nothing_stays_of_what_was_sent_back_or_aborted(start: Any, tiny: Models) -> None:
     flags = speculate("EAGLE31", tiny.eagle31, 3, 2, 6)
     with start("rollback", *flags, common=SMALL, **ESTIMATE) as server:

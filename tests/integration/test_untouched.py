@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 import torch
 from conftest import Models, Plain, prompt
 from transformers import LlamaForCausalLM
@@ -53,5 +54,6 @@ def _resolved(which: str, target: str) -> dict[str, object]:
     return resolved
 
 
+@pytest.mark.full
 def test_arguments_resolve_the_same_with_and_without_the_plugin(tiny: Models) -> None:
     assert _resolved("with", str(tiny.target)) == _resolved("without", str(tiny.target))
