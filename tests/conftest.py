@@ -14,8 +14,10 @@ def pytest_configure(config: pytest.Config) -> None:
             os.environ[name] = ""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests of a file share its servers, so they run in one process; those marked `spread` share none."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
     for item in items:
         if item.get_closest_marker("spread") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.name))
