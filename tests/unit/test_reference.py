@@ -1,5 +1,9 @@
-"""The reference against layers that others wrote (transformers), against itself step by step, and switch by switch."""
+"""The reference against layers that others wrote (transformers), against itself step by step, and switch by switch.
 
+In float64, where rounding is 1e-15 of a result and the switch that changes least is 0.08 of it.
+"""
+
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +17,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRot
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RotaryEmbedding
 from truth.reference import Head, Session, Switches, tensor_shapes
 from truth.reference_rope import frequencies, rotate
+from truth.rounding import EXACT, FAULT, apart, assert_exact, in_float64
 
 H, HEADS, KV, D, V, VD, T = 32, 4, 2, 8, 48, 24, 9
 BASE = Switches(
@@ -30,6 +35,12 @@ LLAMA3 = {
     **{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
     "original_max_position_embeddings": 64,
 }
+
+
+@pytest.fixture(autouse=True)
+def float64() -> Iterator[None]:
+    with in_float64():
+        yield
 
 
 def head(s: Switches, seed: int = 0) -> Head:
@@ -112,7 +123,7 @@ def test_a_later_layer_is_the_layer_of_transformers(name: str, later: str) -> No
         out = layer(g[None], attention_mask=mask(s.sliding_window), position_embeddings=cos_sin)
     expected = (out[0] if isinstance(out, tuple) else out).view(T, H)
     _, feedback = Session(h).prefill(aux, ids, positions)
-    torch.testing.assert_close(feedback, expected, rtol=1e-5, atol=1e-5)
+    assert_exact(feedback, expected)
 
 
 def test_the_first_layer_is_a_wide_llama_layer() -> None:
@@ -134,7 +145,7 @@ def test_the_first_layer_is_a_wide_llama_layer() -> None:
         attended = layer(torch.cat(normed, -1)[None], position_embeddings=cos_sin, attention_mask=mask())[0][0, :, :H]
     h.weights["layers.0.mlp.down_proj.weight"].zero_()
     _, feedback = Session(h).prefill(aux, ids)
-    torch.testing.assert_close(feedback, g + attended, rtol=1e-5, atol=1e-5)
+    assert_exact(feedback, g + attended)
 
 
 MLA_ROPE = {
@@ -168,7 +179,7 @@ def test_mla_is_the_attention_of_deepseek(rank: int | None, scaling: str) -> Non
         cos_sin = DeepseekV3RotaryEmbedding(config)(a[None], positions[None])
         attended = attention(a[None], position_embeddings=cos_sin, attention_mask=mask())[0][0, :, :H]
     _, feedback = Session(h).prefill(aux, ids, positions)
-    torch.testing.assert_close(feedback, g + attended, rtol=1e-5, atol=1e-5)
+    assert_exact(feedback, g + attended)
 
 
 ROPES: list[dict[str, Any]] = [
@@ -186,8 +197,8 @@ def test_frequencies_are_those_of_transformers(scaling: dict[str, Any], partial:
     config = host_config(LlamaConfig, rope_parameters={**scaling, "rope_theta": 5e4}, head_dim=rotated)
     theirs = LlamaRotaryEmbedding(config)
     inv_freq, factor = frequencies(rotated, torch.arange(T), s)
-    torch.testing.assert_close(inv_freq, theirs.inv_freq, rtol=1e-6, atol=0)
-    assert factor == pytest.approx(theirs.attention_scaling)
+    torch.testing.assert_close(inv_freq, theirs.inv_freq, rtol=EXACT, atol=0)
+    assert factor == pytest.approx(theirs.attention_scaling, rel=EXACT)
 
 
 def test_part_of_a_head_turns() -> None:
@@ -250,12 +261,12 @@ def run(h: Head, chain: bool = True) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_switch_changes_the_output(name: str) -> None:
     plain, changed = run(common(BASE)), run(common(replace(BASE, **VARIANTS[name])))
-    assert not all(torch.allclose(a, b, rtol=1e-3, atol=1e-3) for a, b in zip(plain, changed, strict=True))
+    assert max(apart(b, a) for a, b in zip(plain, changed, strict=True)) > FAULT
 
 
 def test_two_layer_norms_differ() -> None:
     two = {later: run(common(replace(BASE, num_layers=2, later_norm=later)))[1] for later in ("hidden_norm", "both")}
-    assert not torch.allclose(two["hidden_norm"], two["both"], rtol=1e-3, atol=1e-3)
+    assert apart(two["both"], two["hidden_norm"]) > FAULT
 
 
 @pytest.mark.parametrize("name", [*VARIANTS, "mla"])
@@ -264,7 +275,7 @@ def test_steps_are_one_prefill(name: str) -> None:
     h = head(MLA if name == "mla" else replace(BASE, **VARIANTS[name]))
     aux, ids = inputs(h.switches)
     for stepped, whole in zip(run(h, chain=False), Session(h).prefill(aux, ids), strict=True):
-        torch.testing.assert_close(stepped, whole, rtol=1e-5, atol=1e-5)
+        assert_exact(stepped, whole)
 
 
 def test_feedback_and_logits_of_each_kind() -> None:
@@ -274,8 +285,8 @@ def test_feedback_and_logits_of_each_kind() -> None:
     for change in ({"feedback": "post"}, {"logits": "raw"}):
         other_logits, other_state = Session(head(replace(BASE, **change))).prefill(*inputs(BASE))
         normed = torch.nn.functional.rms_norm(state, (H,), base.weights["norm.weight"], 1e-6)
-        torch.testing.assert_close(other_state, normed if "feedback" in change else state)
-        torch.testing.assert_close(other_logits, (state @ base.lm_head.T) if "logits" in change else logits)
+        assert_exact(other_state, normed if "feedback" in change else state)
+        assert_exact(other_logits, (state @ base.lm_head.T) if "logits" in change else logits)
 
 
 def test_truncation_forgets_the_draft() -> None:
@@ -285,7 +296,7 @@ def test_truncation_forgets_the_draft() -> None:
     session.step(3, states[-1], 6)
     session.truncate(6)
     again, whole = session.prefill(aux[6:], ids[6:], torch.arange(6, T))[0], Session(h).prefill(aux, ids)[0][6:]
-    torch.testing.assert_close(again, whole, rtol=1e-5, atol=1e-5)
+    assert_exact(again, whole)
 
 
 def test_hot_ids_and_surplus_tensors() -> None:

@@ -1,13 +1,18 @@
-"""The unrolled computation against slow, obvious references, and against the reference of the whole repository."""
+"""The unrolled computation against slow, obvious references, and against the reference of the whole repository.
+
+In float64, where rounding is 1e-14 of a result at most.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch.nn import functional as F
 from truth import reference
+from truth.rounding import EXACT, FAULT, apart, assert_exact, in_float64
 
 from sglang_eagle31.train.data import Sample
 from sglang_eagle31.train.loss import soft_cross_entropy
@@ -16,6 +21,12 @@ from sglang_eagle31.train.ttt import STEP_DECAY, collate, row_counts, ttt_loss
 from sglang_eagle31.train.unroll import Rows, chain_attention, hidden_keys, unroll
 
 H, V, VD = 16, 30, 12
+
+
+@pytest.fixture(autouse=True)
+def float64() -> Iterator[None]:
+    with in_float64():
+        yield
 
 
 def make_config(variant: str = "eagle31", **changes: object) -> DraftConfig:
@@ -94,11 +105,11 @@ def test_every_row_of_the_unrolled_batch_is_the_chain_that_the_reference_drafts(
     for index, (b, row) in enumerate(zip(rows.sequence.tolist(), rows.row.tolist(), strict=True)):
         session = reference.Session(judge)
         logits, feedback = session.prefill(states[b, : row + 1], ids[b, 1 : row + 2])
-        torch.testing.assert_close(unrolled[0][index], logits[-1], atol=1e-5, rtol=1e-4)
+        assert_exact(unrolled[0][index], logits[-1])
         state = feedback[-1]
         for step in range(1, steps):
             logits, state = session.step(int(ids[b, row + 1 + step]), state, row + step)
-            torch.testing.assert_close(unrolled[step][index], logits, atol=1e-5, rtol=1e-4)
+            assert_exact(unrolled[step][index], logits)
 
 
 def test_teacher_forced_tokens_are_those_of_the_sequence() -> None:
@@ -109,7 +120,7 @@ def test_teacher_forced_tokens_are_those_of_the_sequence() -> None:
     rows, first = Rows.of(wanted), embedding[F.pad(ids[:, 1:], (0, 1))]
     given = unroll(head, rows, states, first, steps, lambda i: embedding[ids[rows.sequence, rows.row + 1 + i]])
     for forced, asked in zip(unroll(head, rows, states, first, steps), given, strict=True):
-        torch.testing.assert_close(forced, asked)
+        assert_exact(forced, asked)
 
 
 def test_rows_left_out_change_nothing_for_the_others() -> None:
@@ -120,7 +131,7 @@ def test_rows_left_out_change_nothing_for_the_others() -> None:
     whole = list(unroll(head, Rows.of(torch.ones(3, n, dtype=torch.bool)), states, embeds, steps))
     some = list(unroll(head, Rows.of(wanted), states, embeds, steps))
     for all_rows, kept in zip(whole, some, strict=True):
-        torch.testing.assert_close(kept, all_rows[wanted.flatten()], atol=1e-6, rtol=1e-5)
+        assert_exact(kept, all_rows[wanted.flatten()])
 
 
 @pytest.mark.parametrize("window", [None, 1, 2, 4])
@@ -143,7 +154,7 @@ def test_chain_attention_equals_softmax_under_an_explicit_mask(later: int, windo
         visible = torch.tensor([window is None or p > t + later - window for p in positions])
         for head in range(kv):
             scores = (q[r, head] @ keys[:, head].T / math.sqrt(d)).masked_fill(~visible, float("-inf"))
-            torch.testing.assert_close(out[r, head], torch.softmax(scores, -1) @ values[:, head])
+            assert_exact(out[r, head], torch.softmax(scores, -1) @ values[:, head])
 
 
 def test_a_window_counts_the_own_key() -> None:
@@ -173,8 +184,9 @@ def test_the_blockwise_cross_entropy_has_the_value_and_gradients_of_the_plain_on
     logits = states @ weight.T
     plain = F.cross_entropy(logits, soft[rows], reduction="sum")
     (0.3 * plain).backward()
-    torch.testing.assert_close(total, plain)
-    torch.testing.assert_close(got, (states.grad, weight.grad), atol=1e-5, rtol=1e-4)
+    assert_exact(total, plain)
+    for gradient, expected in zip(got, (states.grad, weight.grad), strict=True):
+        assert_exact(gradient, expected)
     assert torch.equal(right, logits.argmax(-1) == wanted[rows])
 
 
@@ -182,11 +194,11 @@ def test_soft_targets_of_a_hand_made_case() -> None:
     """Target logits (2, 0, 1, 5) over tokens 0..3 with a draft vocabulary of {0, 2}: softmax of (2, 1) alone."""
     rows = torch.tensor([[2.0, 0.0], [1.0, 0.0]])
     soft = torch.softmax(torch.tensor([[1.0, 0.0]]) @ rows.T, -1)
-    assert soft[0].tolist() == pytest.approx([1 / (1 + math.exp(-1)), 1 / (1 + math.e)])
+    assert soft[0].tolist() == pytest.approx([1 / (1 + math.exp(-1)), 1 / (1 + math.e)], rel=EXACT)
     logits = torch.tensor([[math.log(3.0), 0.0]])  # draft shares 0.75 and 0.25
     total, right = soft_cross_entropy(logits, torch.eye(2), soft, torch.tensor([0]), torch.tensor([0]))
     by_hand = -(soft[0, 0] * math.log(0.75) + soft[0, 1] * math.log(0.25))
-    assert float(total) == pytest.approx(float(by_hand)) and right.tolist() == [True]
+    assert float(total) == pytest.approx(float(by_hand), rel=EXACT) and right.tolist() == [True]
 
 
 def test_the_loss_is_the_masked_cross_entropy_over_the_draft_vocabulary() -> None:
@@ -195,7 +207,7 @@ def test_the_loss_is_the_masked_cross_entropy_over_the_draft_vocabulary() -> Non
     used = torch.arange(0, 2 * VD, 2)
     t2d = torch.zeros(V, dtype=torch.bool)
     t2d[used] = True
-    result = ttt_loss(head, collate(samples, torch.device("cpu")), embedding, rows, t2d, steps)
+    result = ttt_loss(head, collate(samples, torch.device("cpu"), torch.float64), embedding, rows, t2d, steps)
     expected, wins = 0.0, [0, 0]
     for s in samples:
         n, ids = len(s.ids), s.ids.long()
@@ -210,7 +222,7 @@ def test_the_loss_is_the_masked_cross_entropy_over_the_draft_vocabulary() -> Non
                     count = _positions(samples, t2d, step)
                     expected -= STEP_DECAY**step * float((target @ torch.log_softmax(logits, -1)).detach()) / count
                     wins[step] += int(used[logits.argmax()] == s.argmax[d])
-    assert float(result.loss.detach()) == pytest.approx(expected, rel=1e-4)
+    assert float(result.loss.detach()) == pytest.approx(expected, rel=EXACT)
     counts = [_positions(samples, t2d, step) for step in range(steps)]
     assert (
         result.rows.tolist()
@@ -235,19 +247,19 @@ def test_the_variants_differ_in_fusion_norms_and_in_what_is_fed_back_only() -> N
     old.load_state_dict({k: v for k, v in new.state_dict().items() if k not in extra})
     states, embeds = torch.randn(1, 5, 3 * H), torch.randn(1, 5, H)
     feature = torch.randn(1, 5, H)
-    torch.testing.assert_close(old.embedding_input(embeds), new.embedding_input(embeds))
-    torch.testing.assert_close(old.state_input(feature), new.state_input(feature))
+    assert_exact(old.embedding_input(embeds), new.embedding_input(embeds))
+    assert_exact(old.state_input(feature), new.state_input(feature))
     (old_normed, old_fed), (new_normed, new_fed) = old.finish(feature, feature), new.finish(feature, feature)
-    torch.testing.assert_close(old_normed, new_normed)
-    torch.testing.assert_close(new_fed, new_normed)
-    torch.testing.assert_close(old.norm(old_fed), new_fed)
-    assert not torch.allclose(old_fed, new_fed)
+    assert_exact(old_normed, new_normed)
+    assert_exact(new_fed, new_normed)
+    assert_exact(old.norm(old_fed), new_fed)
+    assert apart(old_fed, new_fed) > FAULT
     with torch.no_grad():
         for norm in new.fc_norm:
             norm.weight.fill_(1.0)
     rms = states.view(1, 5, 3, H).square().mean(-1, keepdim=True).add(1e-5).rsqrt()
-    torch.testing.assert_close(new.fuse(states), old.fuse((states.view(1, 5, 3, H) * rms).flatten(2)))
-    assert not torch.allclose(new.fuse(states), old.fuse(states))
+    assert_exact(new.fuse(states), old.fuse((states.view(1, 5, 3, H) * rms).flatten(2)))
+    assert apart(new.fuse(states), old.fuse(states)) > FAULT
 
 
 def test_an_unknown_variant_is_refused_by_flag_and_value() -> None:
