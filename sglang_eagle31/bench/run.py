@@ -19,7 +19,7 @@ from sglang_eagle31.bench.prompts import PromptSet
 from sglang_eagle31.bench.results import Results
 from sglang_eagle31.bench.turns import Turns
 from sglang_eagle31.demo.client import Run
-from sglang_eagle31.demo.servers import Server, ServerFailed
+from sglang_eagle31.demo.servers import Server
 from sglang_eagle31.served import server_info
 
 
@@ -122,8 +122,7 @@ def _do(item: Cell | Ask, server: Server, sender: Sender, results: Results, aske
             if isinstance(error, requests.RequestException):
                 raise RuntimeError(f"server {server.name}: {error}; log: {server.log_path}") from error
             raise
-        where = f"log: {server.log_path}\n{server.log_tail()}"
-        raise ServerFailed(f"server {server.name} is gone; {where}", server.process.poll()) from error
+        raise server.failed("is gone") from error
 
 
 def cell(url: str, item: Cell, sender: Sender) -> dict[str, Any]:

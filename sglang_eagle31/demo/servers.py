@@ -16,9 +16,13 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Protocol
 
+import psutil
 import requests
 from rich.console import Console
 from rich.markup import escape
+
+from sglang_eagle31.demo.crash_watch import CrashWatch
+from sglang_eagle31.demo.server_log import failure
 
 HOST = "127.0.0.1"
 GRACE_SECONDS = 15.0
@@ -28,7 +32,9 @@ TAKEN = "address already in use"
 
 
 class ServerFailed(RuntimeError):
-    """The server ended or did not answer in time; the message ends with the tail of its log.
+    """The server ended or did not answer in time.
+
+    The message begins with the exception that ended it, else it ends with the tail of the log.
 
     Attributes:
         exit_code: with which the server had ended by itself, None if it had not.
@@ -87,6 +93,17 @@ class Server:
         """Seconds since the start."""
         return time.monotonic() - self.started
 
+    def failed(self, what: str) -> ServerFailed:
+        """The error to raise: why the server ended, as its log has it, and ``what`` was seen of it."""
+        why = failure(self.log_path.read_text(errors="replace"))
+        text = f"server {self.name} {what}; log: {self.log_path}"
+        return ServerFailed(f"{why}\n{text}" if why else f"{text}\n{self.log_tail()}", self.process.poll())
+
+    def kill(self) -> None:
+        """End every process of the group without a word."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
     def stop(self, grace: float = GRACE_SECONDS) -> None:
         """End the whole process group: SIGTERM to its leader, which ends its children, then SIGKILL for what is left.
 
@@ -96,8 +113,8 @@ class Server:
             self.process.terminate()
             _wait_until(lambda: not self.alive(), grace)
         if not _wait_until(lambda: not _group_members(self.pid), min(grace, 1.0)):
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+            self.kill()
+            _wait_until(lambda: not _group_members(self.pid), 5.0)
         self.process.wait(timeout=10.0)
 
 
@@ -136,23 +153,27 @@ def serve(
     """Run ``command``, which listens on ``port``, until the block ends, however it ends.
 
     The block starts once ``health`` answers 200. Output goes to ``log_dir/name.log``; ``env`` is added to this
-    process's environment. Raises ServerFailed when the process dies first, ``deadline`` seconds pass, or the block
-    cannot reach the server any more (requests.ConnectionError).
+    process's environment. Raises ServerFailed when the process dies first, ``deadline`` seconds pass, one of SGLang's
+    processes crashes, or the block cannot reach the server any more (requests.ConnectionError).
     """
     log_dir.mkdir(parents=True, exist_ok=True)
     log_path = log_dir / f"{name}.log"
     with _interrupt_on_termination(), log_path.open("wb") as log:
         process = launch(command, log, env or {})
         server = Server(name, f"http://{HOST}:{port}", log_path, process)
+        watch = CrashWatch(log_path, server.kill)
+        watch.start()
         try:
             _wait_until_healthy(server, server.url + health, deadline, console or Console(stderr=True))
             yield server
-        except requests.ConnectionError as error:
-            code = process.poll()
-            raise ServerFailed(
-                f"server {name} stopped answering; log: {log_path}\n{server.log_tail()}", code
-            ) from error
+        except Exception as error:
+            if isinstance(error, ServerFailed) or not (
+                isinstance(error, requests.ConnectionError) or watch.seen.is_set()
+            ):
+                raise
+            raise server.failed("stopped answering") from error
         finally:
+            watch.stop()
             try:
                 server.stop()
             except BaseException:  # interrupted again: do not wait any longer
@@ -194,16 +215,13 @@ def serve_sglang(
 
 def _wait_until_healthy(server: Server, url: str, deadline: float, console: Console) -> None:
     """Show progress until ``url`` answers 200."""
-    where = f"log: {server.log_path}"
     reported = 0.0
     with console.status("") if console.is_terminal else nullcontext() as status:
         while server.elapsed() < deadline:
             if not server.alive():
-                code = server.process.returncode
-                text = f"server {server.name} ended with exit code {code}; {where}\n{server.log_tail()}"
-                raise ServerFailed(text, code)
+                raise server.failed(f"ended with exit code {server.process.returncode}")
             if _answers(url):
-                ready = f"server {server.name}: ready after {server.elapsed():.0f} s ({where})"
+                ready = f"server {server.name}: ready after {server.elapsed():.0f} s (log: {server.log_path})"
                 console.print(ready, markup=False, highlight=False, soft_wrap=True)
                 return
             text = f"server {server.name}: starting, {server.elapsed():.0f} s · {server.last_message()[:100]}"
@@ -213,7 +231,7 @@ def _wait_until_healthy(server: Server, url: str, deadline: float, console: Cons
                 reported = server.elapsed()
                 console.print(text, markup=False, highlight=False, soft_wrap=True)
             time.sleep(0.5)
-    raise ServerFailed(f"server {server.name} did not answer {url} in {deadline:.0f} s; {where}\n{server.log_tail()}")
+    raise server.failed(f"did not answer {url} in {deadline:.0f} s")
 
 
 def _answers(url: str) -> bool:
@@ -233,13 +251,10 @@ def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
 def _group_members(group: int) -> list[int]:
     """Ids of the processes in a process group, without those that have ended and wait to be reaped."""
     members = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, pgrp = stat.read_text().rpartition(")")[2].split()[:3]
-        except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
-            continue
-        if int(pgrp) == group and state != "Z":
-            members.append(int(stat.parent.name))
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):  # it ended meanwhile
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                members.append(process.pid)
     return members
 
 

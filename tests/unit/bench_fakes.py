@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 from sglang_eagle31.bench.load import Load
 from sglang_eagle31.bench.run import Measured
+from sglang_eagle31.demo.servers import ServerFailed
 
 CONDITIONS = {
     "argv": ["sglang_eagle31/__main__.py", "bench", "--arms", "none,guard"],
@@ -69,8 +70,7 @@ class FakeTurns:
             url=f"fake:{arm.name}",
             alive=lambda: self.alive,
             log_path=Path("fake.log"),
-            log_tail=lambda: "last words",
-            process=SimpleNamespace(poll=lambda: 7),
+            failed=lambda what: ServerFailed(f"server {arm.name} {what}; last words", 7),
         )
 
 

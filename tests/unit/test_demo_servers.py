@@ -126,6 +126,48 @@ def test_death_while_in_use_is_reported_with_the_log(tmp_path, quiet):
     assert server.process.returncode == 9
 
 
+ANSWERS = HEALTHY.replace(
+    "self.send_response",
+    "self.path != '/ask' or (print(text, flush=True), threading.Event().wait()); self.send_response",
+)
+CRASHING = f"""
+import os, signal, subprocess, sys, threading
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+text = "[2026-01-01 00:00:00] Scheduler hit an exception: Traceback (most recent call last):\\n"
+text += "  File \\"/a/packed.py\\", line 7, in apply\\n    run(x)\\nRuntimeError: bf16 path needs the cpu support\\n"
+{{early}}
+{ANSWERS}
+"""
+"""A scheduler that fails, and an HTTP server that lives on with a request that nobody answers."""
+WHY = (
+    r"(?s)^RuntimeError: bf16 path needs the cpu support\n  at packed.py:7 in apply\nfix: --eagle31-pack-weights off\n"
+)
+
+
+def test_a_crash_ends_the_request_that_met_it(tmp_path, quiet):
+    with pytest.raises(ServerFailed, match=f"{WHY}server fake stopped answering; log: .*fake.log$"):
+        with start(CRASHING.format(early=""), tmp_path, quiet) as server:
+            requests.get(server.url + "/ask", timeout=600)
+    assert server.process.returncode == -signal.SIGKILL and _group_members(server.pid) == []
+
+
+def test_a_crash_ends_a_start(tmp_path, quiet):
+    early = "print(text, flush=True); threading.Event().wait()"
+    with pytest.raises(ServerFailed, match=f"{WHY}server fake ended with exit code -9"):
+        with start(CRASHING.format(early=early), tmp_path, quiet):
+            pytest.fail("the block must not run")
+
+
+def test_another_error_of_the_block_is_the_crash_s_too(tmp_path, quiet):
+    with pytest.raises(ServerFailed, match=WHY) as failed, start(CRASHING.format(early=""), tmp_path, quiet) as server:
+        try:
+            requests.get(server.url + "/ask", timeout=600)
+        except requests.RequestException as error:
+            raise RuntimeError("a tool's own words") from error
+    assert isinstance(failed.value.__cause__, RuntimeError)
+
+
 def test_environment_is_added(tmp_path, quiet):
     script = f"import os; print('value', os.environ['ADDED'], 'PATH' in os.environ, flush=True)\n{HEALTHY}"
     with start(script, tmp_path, quiet, env={"ADDED": "7"}) as server:
