@@ -1,15 +1,23 @@
-"""The probe's attention weights and groups against plain loops."""
+"""The probe's attention weights and groups against plain loops, in float64."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
+from truth.rounding import EXACT, in_float64
 
 from sglang_eagle31.drift import attention, states
 
 HEADS, KV, WIDTH = 6, 2, 5
+
+
+@pytest.fixture(autouse=True)
+def float64() -> Iterator[None]:
+    with in_float64():
+        yield
 
 
 def drawn(rows: int, keys: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -29,7 +37,7 @@ def test_weights_are_those_of_the_formula(cap: float, sinks: bool) -> None:
             scores = [cap * math.tanh(score / cap) for score in scores] if cap else scores
             powers = [math.exp(score) * bool(seen) for score, seen in zip(scores, visible[row], strict=True)]
             total = sum(powers) + (math.exp(float(learned[head])) if learned is not None else 0.0)
-            assert found[row, head].tolist() == pytest.approx([power / total for power in powers], abs=1e-6)
+            assert found[row, head].tolist() == pytest.approx([power / total for power in powers], abs=EXACT)
 
 
 def test_groups_share_out_all_keys() -> None:
@@ -49,11 +57,11 @@ def test_groups_share_out_all_keys() -> None:
         for name, inside in keys_of.items():
             mass = sum(float(mean[row, key]) for key in inside)
             count = drafted if name == "drafted" else len(inside)
-            assert float(found[f"mass_{name}"][row]) == pytest.approx(mass, abs=1e-6)
-            assert float(found[f"key_{name}"][row]) == pytest.approx(mass / count, abs=1e-6)
-        assert float(found["mass_self"][row]) == pytest.approx(float(mean[row, own[row]]), abs=1e-6)
+            assert float(found[f"mass_{name}"][row]) == pytest.approx(mass, abs=EXACT)
+            assert float(found[f"key_{name}"][row]) == pytest.approx(mass / count, abs=EXACT)
+        assert float(found["mass_self"][row]) == pytest.approx(float(mean[row, own[row]]), abs=EXACT)
     total = sum(found[f"mass_{name}"] for name in attention.KINDS)
-    assert total.tolist() == pytest.approx([1.0, 1.0], abs=1e-6)
+    assert total.tolist() == pytest.approx([1.0, 1.0], abs=EXACT)
 
 
 def test_a_group_without_keys_has_no_mass_per_key() -> None:
@@ -73,14 +81,14 @@ def test_near_is_the_share_of_the_last_keys() -> None:
     assert list(found) == [f"near_{d}" for d in range(1, 17)]
     for d in (1, 2, 16):
         expected = [float(mean[row, place - d + 1 : place + 1].sum()) for row, place in enumerate((19, 17))]
-        assert found[f"near_{d}"].tolist() == pytest.approx(expected, abs=1e-5)
+        assert found[f"near_{d}"].tolist() == pytest.approx(expected, abs=EXACT)
     short = attention.near(weight[:1, :, :2], torch.tensor([1]))
     assert list(short) == ["near_1", "near_2"]
 
 
 def test_entropy_counts_positions() -> None:
     even = torch.full((1, 2, 8), 1 / 8)
-    assert float(attention.entropy(even)) == pytest.approx(math.log(8))
+    assert float(attention.entropy(even)) == pytest.approx(math.log(8), rel=EXACT)
     one = torch.zeros(1, 2, 8)
     one[..., 3] = 1.0
     assert float(attention.entropy(one)) == 0.0
@@ -104,5 +112,5 @@ def test_the_sink_is_found_where_it_is(sink: int) -> None:
 
 def test_sizes_of_states() -> None:
     state = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
-    assert states.rms(state).tolist() == pytest.approx([math.sqrt(12.5), math.sqrt(2.0)])
-    assert states.cosine(state, torch.tensor([[6.0, 8.0], [1.0, 0.0]])).tolist() == pytest.approx([1.0, 0.0])
+    assert states.rms(state).tolist() == pytest.approx([math.sqrt(12.5), math.sqrt(2.0)], rel=EXACT)
+    assert states.cosine(state, torch.tensor([[6.0, 8.0], [1.0, 0.0]])).tolist() == pytest.approx([1.0, 0.0], abs=EXACT)

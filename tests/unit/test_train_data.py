@@ -10,6 +10,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from truth.rounding import EXACT, assert_within, in_float64, unit
 
 from sglang_eagle31.train import features
 from sglang_eagle31.train.answers import AnswerOptions, answer_prompts, read_answers
@@ -74,16 +75,19 @@ def _until(ids: list[int], eos: int, start: int) -> list[int]:
 
 
 def test_features_of_a_padded_batch_are_the_hidden_states_of_each_sample() -> None:
-    target, tails = Target(tiny_model(), (1, 3, 5)), ([5, 6, 7, 1, 3], [9, 8], [4, 5, 6, 7, 8, 9, 10])
+    """They are kept in bfloat16, rounded once."""
+    tails = ([5, 6, 7, 1, 3], [9, 8], [4, 5, 6, 7, 8, 9, 10])
     bare = [Sample.bare([2, *t], [False] + [True] * len(t), {"id": str(i)}) for i, t in enumerate(tails)]
-    for sample in features.completed(target, bare):
-        ids = sample.ids.long()
-        out = target.model(ids[None], output_hidden_states=True)
-        hidden = out.hidden_states
-        captured = torch.cat([hidden[b][0] for b in (1, 3, 5)], dim=-1)
-        torch.testing.assert_close(sample.states, captured.bfloat16(), atol=2e-2, rtol=2e-2)
-        torch.testing.assert_close(sample.final, hidden[6][0].bfloat16(), atol=2e-2, rtol=2e-2)
-        assert sample.argmax.tolist() == [*out.logits[0, :-1].argmax(-1).tolist(), -1]
+    with in_float64():
+        target = Target(tiny_model(), (1, 3, 5))
+        for sample in features.completed(target, bare):
+            out = target.model(sample.ids.long()[None], output_hidden_states=True)
+            hidden = [states[0] for states in out.hidden_states]
+            captured = torch.cat([hidden[b] for b in (1, 3, 5)], dim=-1)
+            for kept, exact in ((sample.states, captured), (sample.final, hidden[6])):
+                assert kept.dtype == torch.bfloat16 and exact.dtype == torch.float64
+                assert_within(kept, exact, unit(torch.bfloat16) * exact.abs() + EXACT * exact.abs().max())
+            assert sample.argmax.tolist() == [*out.logits[0, :-1].argmax(-1).tolist(), -1]
     assert not bare[0].complete
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from test_train_ttt import VD, H, V, make_head, make_sample
+from truth.rounding import assert_exact, in_float64, unit
 
 from sglang_eagle31.train import vocab
 from sglang_eagle31.train.data import Sample
@@ -19,9 +22,17 @@ from sglang_eagle31.train.initial import closed_form
 from sglang_eagle31.train.loop import Data, Trainer
 from sglang_eagle31.train.options import Options, epoch_batches, steps_of
 from sglang_eagle31.train.plot import plot, read_log
+from sglang_eagle31.train.ttt import collate
 from sglang_eagle31.train.unroll import Rows, unroll
 
 USED = torch.arange(0, 2 * VD, 2)
+
+
+@pytest.fixture
+def float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with in_float64():
+        monkeypatch.setattr("sglang_eagle31.train.loop.collate", partial(collate, dtype=torch.float64))
+        yield
 
 
 def make_data(count: int = 12) -> Data:
@@ -128,6 +139,7 @@ def test_the_length_of_a_run_in_epochs_counts_accumulated_batches() -> None:
         options(epochs=1, minutes=2.0)
 
 
+@pytest.mark.usefixtures("float64")
 def test_accumulated_batches_make_the_step_of_one_big_batch(tmp_path: Path) -> None:
     data, updated = make_data(), []
     for groups in ([[0, 1, 2, 3, 4, 5]], [[0, 1], [2], [3, 4, 5]]):
@@ -136,7 +148,7 @@ def test_accumulated_batches_make_the_step_of_one_big_batch(tmp_path: Path) -> N
         updated.append({name: p.grad.clone() for name, p in head.named_parameters() if p.grad is not None})
     assert updated[0].keys() == updated[1].keys() and len(updated[0]) > 10
     for name, gradient in updated[0].items():
-        torch.testing.assert_close(updated[1][name], gradient, atol=1e-6, rtol=1e-4)
+        assert_exact(updated[1][name], gradient)
 
 
 def test_twins_see_the_same_batches(tmp_path: Path) -> None:
@@ -204,6 +216,7 @@ def test_draft_vocabulary_maps_invert_each_other() -> None:
         vocab.choose(counts, 8)
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("variant", ["eagle3", "eagle31"])
 def test_the_exported_tensors_alone_give_the_same_first_step(variant: str, tmp_path: Path) -> None:
     head = make_head(variant)
@@ -218,7 +231,7 @@ def test_the_exported_tensors_alone_give_the_same_first_step(variant: str, tmp_p
     states, embeds = torch.randn(1, 6, 3 * H), torch.randn(1, 6, H)
     rows = Rows.of(torch.ones(1, 6, dtype=torch.bool))
     ours = head.lm_head(next(unroll(head, rows, states, embeds, 1)))
-    torch.testing.assert_close(_first_step(tensors, config, states[0], embeds[0]), ours, atol=1e-5, rtol=1e-4)
+    assert_exact(_first_step(tensors, config, states[0], embeds[0]), ours)
 
 
 def _rms(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -269,4 +282,5 @@ def test_autocast_to_bf16_trains_to_a_similar_loss(tmp_path: Path) -> None:
         Trainer(make_head(), make_data(), options(bf16=bf16), tmp_path / name).run()
         losses.append(json.loads((tmp_path / name / "log.jsonl").read_text().splitlines()[0])["losses"])
     assert losses[0] != losses[1]
-    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+    # fc, qkv, o_proj, gate and up, down_proj and lm_head each round what comes out of the one before.
+    assert losses[0] == pytest.approx(losses[1], rel=6 * unit(torch.bfloat16))
