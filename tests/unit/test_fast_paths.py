@@ -76,6 +76,20 @@ def test_a_torch_without_the_operators(operators: Any, monkeypatch: pytest.Monke
     assert "without oneDNN" in fast_paths.why_not_packed(torch.bfloat16)
 
 
+@pytest.mark.parametrize("dtype", fast_paths.DTYPES)
+def test_what_this_cpu_runs_is_right(dtype: torch.dtype) -> None:
+    """On the real operators, whatever they are here: the exact product but for one rounding of each sum."""
+    if fast_paths.why_not_packed(dtype):
+        assert fast_paths.dtype_here()[0] == "float32"
+        return
+    random = torch.Generator().manual_seed(1)
+    weight, x = (torch.randn(n, 200, generator=random).to(dtype) for n in (130, 7))
+    found = fast_paths.packed_linear(x, fast_paths.pack(weight))
+    exact, sums = linear(x.double(), weight.double()), linear(x.double().abs(), weight.double().abs())
+    bound = 200 * torch.finfo(torch.float32).eps * sums + torch.finfo(dtype).eps * exact.abs()
+    assert bool(((found.double() - exact).abs() <= bound).all())
+
+
 def test_other_dtypes_are_left_alone() -> None:
     assert "float16" in fast_paths.why_not_packed(torch.float16)
 
