@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
+from truth.rounding import assert_within, gamma, unit
 
 from sglang_eagle31.cpu import attend, masks
 
 HEADS = [(4, 4), (9, 3), (8, 1)]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Attention in float64, and what its rounding depends on, each ``[n, heads * Dv]``."""
+
+    out: torch.Tensor
+    sizes: torch.Tensor
+    """The same of the values' absolute values."""
+    reach: torch.Tensor
+    """Largest size of a score, the sum of its products' absolute values."""
+    width: int
+    length: int
+
+    def bound(self, dtype: torch.dtype) -> torch.Tensor:
+        """Weights are exponentials of scores, so that errors of scores are shares of weights.
+
+        A score is a sum of ``width`` products, with scale, cap and the largest score in six more roundings; it counts
+        twice, in the weight and in their sum. Weights are summed, and sum up values. All of this is in float32, and
+        weights and results are kept in ``dtype``.
+        """
+        scores = 2 * self.reach * gamma(self.width + 6, torch.float32)
+        return self.sizes * (scores + gamma(2 * self.length + 6, torch.float32) + 2 * unit(dtype))
 
 
 def softmax_attention(
@@ -20,32 +45,34 @@ def softmax_attention(
     scale: float,
     cap: float = 0.0,
     sinks: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """``[n, heads, D]``, ``[L, kv_heads, D or Dv]`` and ``[n, L]`` to ``[n, heads * Dv]``, in float64."""
-    count, heads, _ = query.shape
+) -> Truth:
+    """Of ``[n, heads, D]``, ``[L, kv_heads, D or Dv]`` and ``[n, L]``."""
+    count, heads, width = query.shape
     groups = heads // key.shape[1]
-    out = torch.zeros(count, heads, value.shape[-1], dtype=torch.float64)
+    out, sizes, reach = torch.zeros(3, count, heads, value.shape[-1], dtype=torch.float64)
     for row in range(count):
         for head in range(heads):
             logits, values = [], []
             for column in range(key.shape[0]):
                 if visible[row, column]:
-                    score = float(query[row, head].double() @ key[column, head // groups].double()) * scale
+                    products = query[row, head].double() * key[column, head // groups].double() * scale
+                    score = float(products.sum())
+                    reach[row, head] = reach[row, head].clamp_min(float(products.abs().sum()))
                     logits.append(cap * math.tanh(score / cap) if cap else score)
                     values.append(value[column, head // groups].double())
             sink = [] if sinks is None else [float(sinks[head])]
-            weights = torch.tensor(logits + sink, dtype=torch.float64).softmax(0)[: len(logits)]
-            out[row, head] = (weights.unsqueeze(1) * torch.stack(values)).sum(0)
-    return out.flatten(1)
+            weights = torch.tensor(logits + sink, dtype=torch.float64).softmax(0)[: len(logits)].unsqueeze(1)
+            out[row, head] = (weights * torch.stack(values)).sum(0)
+            sizes[row, head] = (weights * torch.stack(values).abs()).sum(0)
+    return Truth(out.flatten(1), sizes.flatten(1), reach.flatten(1), width, key.shape[0])
 
 
 def make(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def close(found: torch.Tensor, expected: torch.Tensor) -> None:
-    rtol, atol = (2e-2, 2e-2) if found.dtype == torch.bfloat16 else (1e-4, 1e-5)
-    torch.testing.assert_close(found.double(), expected, rtol=rtol, atol=atol)
+def close(found: torch.Tensor, expected: Truth) -> None:
+    assert_within(found, expected.out, expected.bound(found.dtype))
 
 
 def tree_case(batch: int, count: int, length: int, seed: int) -> torch.Tensor:
@@ -142,6 +169,22 @@ def test_prefill_of_strided_inputs(window: int) -> None:
 
 def test_prefill_in_chunks_is_prefill_at_once() -> None:
     query, key, value = make(12, 4, 8, seed=1), make(12, 2, 8, seed=2), make(12, 2, 8, seed=3)
-    whole = attend.prefill(query, key, value, 0.3)
+    expected = softmax_attention(query, key, value, causal(12, 12, -1), 0.3)
+    close(attend.prefill(query, key, value, 0.3), expected)
     parts = [attend.prefill(query[at : at + 4], key[: at + 4], value[: at + 4], 0.3) for at in (0, 4, 8)]
-    torch.testing.assert_close(torch.cat(parts), whole)
+    close(torch.cat(parts), expected)
+
+
+def over(found: torch.Tensor, expected: Truth) -> float:
+    """Largest difference in multiples of its bound."""
+    return float(((found.double() - expected.out).abs() / expected.bound(found.dtype)).max())
+
+
+@pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 1000), (torch.bfloat16, 10)])
+def test_the_bound_is_far_below_a_mistake(dtype: torch.dtype, least: float) -> None:
+    query, key, value = (make(12, heads, 8, seed=seed, dtype=dtype) for seed, heads in ((1, 4), (2, 2), (3, 2)))
+    expected = softmax_attention(query, key, value, causal(12, 12, 4), 0.3)
+    assert over(attend.prefill(query, key, value, 0.3, 4), expected) <= 1
+    assert over(attend.prefill(query, key, value, 0.33, 4), expected) > least  # another scale
+    assert over(attend.prefill(query, key, value, 0.3, 5), expected) > least  # a window of one key more
+    assert over(attend.prefill(query, key, value, 0.3, 4, cap=5.0), expected) > least

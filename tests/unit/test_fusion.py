@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from truth.rounding import EXACT, assert_within, gamma, in_float64
 
 from sglang_eagle31.drafter import fusion
 from sglang_eagle31.drafter.fusion import grouped_rms_norm
 
 SHAPES = [(1, 3, 64), (7, 3, 576), (33, 1, 16), (5, 4, 24), (0, 3, 8)]
+
+
+EPS = 1e-6
 
 
 def case(tokens: int, k: int, width: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -38,19 +42,39 @@ def test_equals_separate_norms_bit_for_bit(shape: tuple[int, int, int], dtype: t
     assert torch.equal(out, separate(states, gamma, 1e-5))
 
 
+def formula(states: torch.Tensor, gains: torch.Tensor, eps: float) -> torch.Tensor:
+    """In float64."""
+    wide = states.double().view(len(states), *gains.shape)
+    return (wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * gains.double()).view_as(states)
+
+
+def bound_of(width: int) -> float:
+    """Of each element: a sum of positive squares, whose error the root halves, and five roundings of what follows."""
+    return gamma(width / 2 + 5, torch.float32)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_float32_against_float64(shape: tuple[int, int, int]) -> None:
-    states, gamma = case(*shape, torch.float32)
-    wide = states.double().view(shape)
-    expected = wide / (wide.square().mean(-1, keepdim=True) + 1e-6).sqrt() * gamma.double()
-    out = grouped_rms_norm(states, gamma, 1e-6).double()
-    torch.testing.assert_close(out, expected.view_as(out), rtol=1e-5, atol=1e-6)
+    states, gains = case(*shape, torch.float32)
+    expected = formula(states, gains, EPS)
+    assert_within(grouped_rms_norm(states, gains, EPS), expected, bound_of(shape[2]) * expected.abs())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_formula_in_float64(shape: tuple[int, int, int]) -> None:
+    states, gains = case(*shape, torch.float64)
+    expected, other = formula(states, gains, EPS), formula(states, gains, 1.01 * EPS)
+    with in_float64():
+        out = grouped_rms_norm(states, gains, EPS)
+    assert_within(out, expected, EXACT * expected.abs())
+    assert not len(out) or float(((other - expected) / expected).abs().max()) > EXACT
 
 
 def test_states_of_any_magnitude_leave_with_the_same() -> None:
     states, _ = case(64, 3, 128, torch.float32)
-    out = grouped_rms_norm(states, torch.ones(3, 128), 1e-6).view(64, 3, 128)
-    torch.testing.assert_close(out.square().mean(-1), torch.ones(64, 3), rtol=1e-4, atol=0)
+    out = grouped_rms_norm(states, torch.ones(3, 128), EPS).double().view(64, 3, 128)
+    taken = 2 * EPS  # eps over the smallest mean square, which is more than a half
+    assert_within(out.square().mean(-1), torch.ones(64, 3), 2 * bound_of(128) + taken)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -7,6 +7,7 @@ import json
 
 import pytest
 import torch
+from truth.rounding import EXACT, assert_within, in_float64
 from verify_samplers import RULES
 
 from sglang_eagle31.cli import main
@@ -35,19 +36,20 @@ STEPS = 4_000
     ids=str,
 )
 def test_adjusted_by_hand(sampling: Sampling, kept: dict[int, float]) -> None:
-    logits = torch.full((VOCAB,), float("-inf"))
-    logits[:4] = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
+    logits = torch.full((VOCAB,), float("-inf"), dtype=torch.float64)
+    logits[:4] = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64).log()
     want = torch.zeros(VOCAB, dtype=torch.float64)
     for token, probability in kept.items():
         want[token] = probability
-    torch.testing.assert_close(adjusted(logits, sampling), want, atol=1e-7, rtol=0)
+    assert_within(adjusted(logits, sampling), want, EXACT)
 
 
 @pytest.mark.parametrize("sampling", cases.SAMPLINGS, ids=str)
 def test_what_the_server_verifies_against_is_the_exact_distribution(sampling: Sampling) -> None:
-    logits = target(0).logits[:, :1000].flatten(0, 1)
-    weights = served.weights(logits, sampling).double()
-    torch.testing.assert_close(weights / weights.sum(-1, keepdim=True), adjusted(logits, sampling), atol=1e-6, rtol=0)
+    logits = target(0).logits[:, :1000].flatten(0, 1).double()
+    with in_float64():
+        weights = served.weights(logits, sampling)
+    assert_within(weights / weights.sum(-1, keepdim=True), adjusted(logits, sampling), EXACT)
 
 
 def test_joint_is_the_product_along_every_sequence() -> None:
