@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from sglang_eagle31.same_answers.compare import Verdict, compare, first_difference
-from sglang_eagle31.same_answers.logprobs import TIMEOUT, NextToken, teacher_forced
+from sglang_eagle31.same_answers.compare import Verdict, compare
+from sglang_eagle31.same_answers.logprobs import TIMEOUT, NextToken, OneByOne, teacher_forced
 from sglang_eagle31.same_answers.ties import TieRule
 from sglang_eagle31.same_answers.tokens import check
 
@@ -30,15 +30,14 @@ def judge(
     bias: Mapping[int, float] | None = None,
     timeout: float = TIMEOUT,
 ) -> Verdict:
-    """Compare the two answers, and check every token of the speculative one, with one request.
+    """Compare the two answers, and check every token of the speculative one.
 
     ``url`` is of the server without speculation. Raises as `teacher_forced` does.
     """
-    difference = first_difference(plain, speculative)
-    wanted = [] if difference is None or difference.plain is None else [difference.plain]
-    told = teacher_forced(url, prompt, speculative, wanted, bias, timeout)
-    verdict = compare(prompt, plain, speculative, told.__getitem__, rule)
-    return replace(verdict, tokens=check(prompt, speculative, told, rule))
+    verdict = judge_difference(url, prompt, plain, speculative, rule, bias, timeout)
+    told = teacher_forced(url, prompt, speculative, (), bias, timeout)
+    one_by_one = OneByOne(url, prompt, speculative, bias, timeout)
+    return replace(verdict, tokens=check(prompt, speculative, told, one_by_one, rule))
 
 
 def judge_difference(
@@ -50,7 +49,7 @@ def judge_difference(
     bias: Mapping[int, float] | None = None,
     timeout: float = TIMEOUT,
 ) -> Verdict:
-    """Compare the two answers only, for a request whose tokens are not decided by the logits alone."""
+    """Compare the two answers only, which is all where a request's tokens are not decided by the logits alone."""
 
     def look_up(index: int) -> NextToken:
         return at_place(url, [*prompt, *plain[:index]], (speculative[index], plain[index]), bias, timeout)
@@ -65,7 +64,11 @@ def at_place(
     bias: Mapping[int, float] | None = None,
     timeout: float = TIMEOUT,
 ) -> NextToken:
-    """What a server says of ``candidates`` after ``prefix``. Raises as `teacher_forced` does."""
+    """What a server says of ``candidates`` after ``prefix``. Raises as `teacher_forced` does.
+
+    Where the server has answered with this very prefix before, all but its last token come from the prefix cache, so
+    these are the logits of that answer.
+    """
     first, *others = candidates
     return teacher_forced(url, prefix, [first], others, bias, timeout)[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import requests
 
@@ -37,12 +38,14 @@ def teacher_forced(
     wanted: Sequence[int] = (),
     bias: Mapping[int, float] | None = None,
     timeout: float = TIMEOUT,
+    cache: str | None = None,
 ) -> list[NextToken]:
     """What the server says at each place of ``answer``, of one prefill: the token there, and ``wanted`` at every place.
 
-    SGLang's prefix cache gives nothing behind ``logprob_start_len``, so the whole answer is computed. ``bias`` is the
-    ``logit_bias`` of the request, which input log-probabilities are without. Raises NotTold where the server refuses
-    or tells of other tokens, requests.RequestException where it is gone.
+    SGLang's prefix cache gives nothing behind ``logprob_start_len``, so the whole answer is computed; ``cache`` names
+    a part of it that others do not use. ``bias`` is the ``logit_bias`` of the request, which input log-probabilities
+    are without. Raises NotTold where the server refuses or tells of other tokens, requests.RequestException where it
+    is gone.
     """
     if not answer:
         return []
@@ -55,6 +58,7 @@ def teacher_forced(
         "logprob_start_len": len(prompt) - 1,
         "top_logprobs_num": 1 + len(bias),  # so that one of them is without bias
         **({"token_ids_logprob": named} if named else {}),
+        **({"extra_key": cache} if cache else {}),
     }
     response = requests.post(f"{url}/generate", json=body, timeout=timeout)
     if not response.ok:
@@ -94,3 +98,24 @@ def _check_aligned(url: str, told: Sequence[int], answer: Sequence[int]) -> None
             f"{url}: tells of other tokens than it was sent ({len(told)}, {right} of them right, for an answer of "
             f"{len(answer)}); fix: start it without --allow-auto-truncate, and without a proxy that changes requests"
         )
+
+
+class OneByOne:
+    """What the server says of an answer whose tokens are sent one by one, with all before them in its cache.
+
+    This is how they are decoded, so a wide product of a prefill does not round them. Raises as `teacher_forced` does.
+    """
+
+    def __init__(
+        self, url: str, prompt: Sequence[int], answer: Sequence[int], bias: Mapping[int, float] | None, timeout: float
+    ) -> None:
+        self.url, self.prompt, self.answer, self.bias, self.timeout = url, prompt, answer, bias, timeout
+        self.cache = uuid4().hex
+        self.told: list[NextToken] = []
+
+    def __call__(self, index: int) -> NextToken:
+        """At an index of the answer."""
+        for end in range(len(self.told), index + 1):
+            prefix, token = [*self.prompt, *self.answer[:end]], self.answer[end]
+            self.told += teacher_forced(self.url, prefix, [token], (), self.bias, self.timeout, self.cache)
+        return self.told[index]

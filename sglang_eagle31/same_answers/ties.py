@@ -23,6 +23,11 @@ SIGNIFICANT_BITS = {"bfloat16": 8, "float16": 11}
 LONGEST_SUM, MOST_SUMS = 2**14, 2**8
 """Terms of a sum, and sums one after another, of a large model: an MLP 16,384 wide; 128 layers of attention and MLP."""
 
+DOUBTFUL = 4
+"""Times the bound, from which on no rounding is thought of. Wide products of a prefill round otherwise in every layer.
+Measured on the demo's target in bfloat16: 61 of 4,868 decoded tokens were not the best ones in a prefill of the answer,
+by 2 ulps at most but for one, by 3; with the tokens sent one by one, that gap was 0."""
+
 LOGPROB_ROUNDING = 1e-4
 """Log-probabilities are float32, so the grid of the logits is met up to their rounding."""
 
@@ -37,7 +42,8 @@ def rounding(dtype: str, magnitude: float) -> float:
 
     float32: a sum of n terms in another order is off by about sqrt(n) u of its size, u = 2^-24, since roundings are as
     good as independent (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput.
-    41(5), 2019, theorem 2.4); k sums one after another by sqrt(k n) u. At 16 this is a 64th of bfloat16's.
+    41(5), 2019); k sums one after another by sqrt(k n) u. At 16 this is 2^-8, a 64th of bfloat16's. Measured on the
+    demo's target: log-probabilities of 1,981 decoded tokens and of their prefill differ by 0.000043 at most.
     """
     if dtype == "float32":
         return TIE_ULPS * magnitude * math.sqrt(MOST_SUMS * LONGEST_SUM) * 2.0**-24
@@ -65,6 +71,10 @@ class TieRule:
     def answers_bound(self) -> float:
         """Largest gap at ``magnitude`` where two answers may part; 0 if they may not."""
         return 0.0 if self.exact else self.bound
+
+    def doubtful(self, gap: float) -> bool:
+        """Whether ``gap`` in a prefill of the answer has to be looked at again, as its tokens are decoded."""
+        return self.bound + LOGPROB_ROUNDING < gap <= DOUBTFUL * self.bound
 
     def explains(self, gap: float, prefix: Sequence[int]) -> bool:
         """Whether ``gap``, from the best logit after ``prefix`` to a lower one, is rounding.

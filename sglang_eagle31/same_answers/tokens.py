@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,13 +49,26 @@ class Tokens:
         return tuple(one for one in self.unlikely if not one.tie)
 
 
-def check(prompt: Sequence[int], answer: Sequence[int], told: Sequence[NextToken], rule: TieRule) -> Tokens:
-    """Of what the server said at each place of ``answer``. The end-of-turn token is one of the tokens."""
-    found = []
+def check(
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    told: Sequence[NextToken],
+    one_by_one: Callable[[int], NextToken],
+    rule: TieRule,
+) -> Tokens:
+    """Of what the server said at each place of ``answer``. The end-of-turn token is one of the tokens.
+
+    ``one_by_one`` is asked at an index where that is doubtful, up to the first wrong token of the answer.
+    """
+    found: list[Unlikely] = []
+    right = True
     for index, (token, place) in enumerate(zip(answer, told, strict=True)):
         gap = place.gap(token)
+        if right and rule.doubtful(gap):
+            gap = one_by_one(index).gap(token)
         if gap > 0:
             found.append(Unlikely(index, token, gap, rule.explains(gap, [*prompt, *answer[:index]])))
+            right = right and found[-1].tie
     return Tokens(len(answer), tuple(found))
 
 

@@ -102,7 +102,7 @@ def test_a_wrong_token_behind_a_tie_is_found(server):
     assert verdict.differs and verdict.tokens.differing[0].gap == 29.5
     right = judge(url, PROMPT, PLAIN, [7, 8, 30, 31, 32], BF16)
     assert outcome(right) == (Outcome.TIE, [2], []) and not right.differs
-    assert len(bodies) == 2
+    assert [body["input_ids"] for body in bodies[2:]] == [[*PROMPT, 7, 8, 30], [*PROMPT, 7, 8, 30, 31, 32]]
 
 
 def test_a_wrong_last_token_is_found(server):
@@ -136,6 +136,50 @@ def test_float32_answers_that_part_differ_however_small_the_gap(server):
     url, _ = server(counting(at4={9: -0.5, 30: -0.5}))
     verdict = judge(url, PROMPT, PLAIN, [7, 8, 30, 31, 32], F32)
     assert outcome(verdict) == (Outcome.DIFFERENT, [], []) and verdict.differs and verdict.gap == 0
+
+
+def wide(gaps, wrong=()):
+    """A server whose prefills put the tokens at some indices below the best, by ``gaps``; one by one only at ``wrong``.
+
+    Gives what it replies, and the bodies that it was sent.
+    """
+    bodies = []
+
+    def reply(path, body):
+        bodies.append(body)
+        one = len(body["input_ids"]) - body["logprob_start_len"] == 2
+
+        def told(prefix):
+            at = len(prefix) - len(PROMPT)
+            return {prefix[-1] + 1: -1.0 - (0.0 if one and at not in wrong else gaps.get(at, 0.0)), 500: -1.0}
+
+        return 200, {"meta_info": input_logprobs(body, told)}
+
+    return reply, bodies
+
+
+def test_a_doubtful_token_is_looked_at_again_as_it_is_decoded():
+    reply, bodies = wide({1: 0.375, 3: 0.5})
+    with serving(reply) as url:
+        verdict = judge(url, PROMPT, PLAIN, PLAIN, BF16)
+    assert outcome(verdict) == (Outcome.SAME, [], [])
+    assert [body["input_ids"] for body in bodies[1:]] == [[*PROMPT, *PLAIN[: end + 1]] for end in range(4)]
+    assert [body["logprob_start_len"] for body in bodies[1:]] == [1, 2, 3, 4]
+    assert "extra_key" not in bodies[0] and len({body["extra_key"] for body in bodies[1:]}) == 1
+
+
+def test_what_is_wrong_there_too_is_wrong_and_nothing_behind_it_is_looked_at_again():
+    reply, bodies = wide({1: 0.375, 3: 0.5}, wrong=[1])
+    with serving(reply) as url:
+        assert outcome(judge(url, PROMPT, PLAIN, PLAIN, BF16)) == (Outcome.SAME, [], [1, 3])
+    assert len(bodies) == 3
+
+
+def test_a_token_far_off_is_wrong_at_once():
+    reply, bodies = wide({1: 1.125})
+    with serving(reply) as url:
+        assert outcome(judge(url, PROMPT, PLAIN, PLAIN, BF16)) == (Outcome.SAME, [], [1])
+    assert len(bodies) == 1
 
 
 def test_the_magnitude_is_asked_for_at_the_place_of_the_token(server):
