@@ -121,8 +121,10 @@ def _acceptance(result: Mapping[str, Any]) -> str:
 
 
 def _ties(result: Mapping[str, Any]) -> str:
-    text = f"{result['ties']} of {result['prompts']} answers part at one, logit gap allowed {result['tie_bound']:g}"
-    return f"{text}, more where logits are large; {result['tokens_compared']} of {result['tokens']} tokens compared"
+    bound = result["tie_bound"]
+    allowed = f"logit gap allowed {bound:g}, more where logits are large" if bound else "none is allowed"
+    compared = f"{result['tokens_compared']} of {result['tokens']} tokens compared"
+    return f"{result['ties']} of {result['prompts']} answers part at one, {allowed}; {compared}"
 
 
 def _difference_lines(entry: Mapping[str, Any]) -> Iterator[Text]:

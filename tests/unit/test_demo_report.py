@@ -108,6 +108,13 @@ def test_table(verdict, words):
     assert f"tokens checked by the logits without speculation: {int(verdict is TIE)} ties" in text
 
 
+@pytest.mark.parametrize(("bound", "words"), [(0.25, "logit gap allowed 0.25"), (0.0, "none is allowed; 36 of 100")])
+def test_the_table_says_what_a_tie_is(bound, words):
+    out = io.StringIO()
+    Console(file=out, width=160).print(render(result([SAME, TIE, TIE], tie_bound=bound)))
+    assert words in out.getvalue()
+
+
 def test_tree_flags():
     assert Tree(5, 4, 16).flags() == [
         *("--speculative-num-steps", "5"),
