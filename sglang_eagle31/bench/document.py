@@ -57,7 +57,7 @@ def lines(record: Mapping[str, Any], results: Path) -> Iterator[str]:
         for arm, found in record["break_even"].get(name, {}).items():
             yield f"- `{arm}` {say_break_even(found)}."
         for arm, found in record["identity"].get(name, {}).items():
-            yield f"- `{arm}`: {say_identity(found)}."
+            yield from textwrap.wrap(f"- `{arm}`: {say_identity(found)}.", 120, subsequent_indent="  ")
     picture = results.with_suffix(".png")
     if picture.exists():
         yield from ("", f"![ratio by concurrency]({picture.parent.name}/{picture.name})")

@@ -6,27 +6,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sglang_eagle31.bench.prompts import PromptSet
+from sglang_eagle31.demo.acceptance import accept_by_depth
 from sglang_eagle31.demo.client import Run, chat_all
-from sglang_eagle31.demo.compare import Outcome, Verdict, accept_by_depth
-from sglang_eagle31.demo.run import judge_all
+from sglang_eagle31.same_answers import tokens
+from sglang_eagle31.same_answers.compare import Outcome, Verdict
+from sglang_eagle31.same_answers.judge import judge_all
+from sglang_eagle31.same_answers.ties import TieRule
 
-Settle = Callable[[Run, Sequence[Verdict]], Sequence[Verdict]]
 EXAMPLES = 5
-"""First differences that are written down, those that are no tie before the others."""
+"""First differences that are written down, those that are no tie before the others; and wrong tokens."""
 
 
-def answers(url: str, prompts: PromptSet, count: int, tokens: int, advance: Callable[[], object]) -> Run:
-    """The greedy answers to the first ``count`` prompts, one by one."""
-    return chat_all(url, prompts.chats[:count], tokens, 1, advance)
+def answers(url: str, prompts: PromptSet, count: int, longest: int, advance: Callable[[], object]) -> Run:
+    """The greedy answers to the first ``count`` prompts, of at most ``longest`` tokens, one by one."""
+    return chat_all(url, prompts.chats[:count], longest, 1, advance)
 
 
-def compare(url: str, plain: Run, other: Run, bound: float, settle: Settle | None = None) -> dict[str, Any]:
-    """The record of one arm; ``url`` is of the server that gave ``plain``, and ``bound`` the largest gap of a tie.
-
-    ``settle`` looks at the differences once more, with the target's logits at their place.
-    """
-    verdicts = judge_all(url, plain, other, bound)
-    return record(other, settle(plain, verdicts) if settle else verdicts)
+def compare(url: str, plain: Run, other: Run, rule: TieRule, advance: Callable[[], object]) -> dict[str, Any]:
+    """The record of one arm; ``url`` is of the server that gave ``plain``, which must be the one that is awake."""
+    return record(other, judge_all(url, plain.answers, other.answers, rule, advance))
 
 
 def record(run: Run, verdicts: Sequence[Verdict]) -> dict[str, Any]:
@@ -34,6 +32,7 @@ def record(run: Run, verdicts: Sequence[Verdict]) -> dict[str, Any]:
     outcomes = [verdict.outcome for verdict in verdicts]
     ordered = sorted(enumerate(verdicts), key=lambda item: item[1].outcome is Outcome.TIE)
     places = [item for item in ordered if item[1].outcome is not Outcome.SAME]
+    wrong = [(i, one) for i, verdict in enumerate(verdicts) if verdict.tokens for one in verdict.tokens.differing]
     depth = max((len(answer.accepted_histogram) for answer in run.answers), default=1) - 1
     speculated = any(answer.verify_steps for answer in run.answers)
     return {
@@ -41,7 +40,9 @@ def record(run: Run, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         **{outcome.value: outcomes.count(outcome) for outcome in Outcome},
         "tokens": sum(len(answer.token_ids) for answer in run.answers),
         "tokens_compared": sum(verdict.compared for verdict in verdicts),
+        **tokens.counts(verdict.tokens for verdict in verdicts if verdict.tokens),
         "first_differences": [_where(i, verdict) for i, verdict in places[:EXAMPLES]],
+        "wrong_tokens": [{"prompt": i, **one.to_json()} for i, one in wrong[:EXAMPLES]],
         **(acceptance(run, depth) if speculated else {}),
     }
 

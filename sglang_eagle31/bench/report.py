@@ -9,6 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sglang_eagle31.same_answers import tokens
+
 COLUMNS = ("concurrency", "arm", "tok/s", "ratio", "tok/s a user", "TTFT ms", "TPOT ms", "ITL p50", "p99")
 ACCEPTANCE = ("accept length", "by depth", "fallback")
 
@@ -73,4 +75,5 @@ def say_identity(found: Mapping[str, Any]) -> str:
     text = f"{same} of {found['prompts']} greedy answers are the same"
     if found.get("tie"):
         text += f", {found['tie']} part at a tie of two tokens"
-    return f"{text}, {found['different']} differ"
+    text += f", {found['different']} differ"
+    return f"{text}; {tokens.say(found)}" if "tokens_checked" in found else text

@@ -20,6 +20,7 @@ from sglang_eagle31.bench.results import Results
 from sglang_eagle31.bench.turns import Turns
 from sglang_eagle31.demo.client import Run
 from sglang_eagle31.demo.servers import Server
+from sglang_eagle31.same_answers.ties import TieRule
 from sglang_eagle31.served import server_info
 
 
@@ -56,8 +57,7 @@ class Identity:
     count: int
     """Prompts of a set that are answered."""
     tokens: int
-    bound: float
-    settle: identity.Settle | None = None
+    rule: TieRule
     runs: dict[Ask, Run] = field(default_factory=dict)
 
     def ask(self, server: Server, item: Ask, results: Results) -> None:
@@ -71,7 +71,8 @@ class Identity:
             return
         for other, theirs in self.runs.items():
             if other.prompts == item.prompts:
-                found = identity.compare(server.url, run, theirs, self.bound, self.settle)
+                with tqdm(total=count, desc=f"every token: {item.prompts}, {other.arm}", leave=False) as bar:
+                    found = identity.compare(server.url, run, theirs, self.rule, bar.update)
                 results.compared(item.prompts, other.arm, found)
 
 

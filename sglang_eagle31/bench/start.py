@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,12 @@ from sglang_eagle31.bench.run import Identity, Measured, folder_of, sweep
 from sglang_eagle31.bench.serving import Client, client
 from sglang_eagle31.bench.turns import Serve, turns
 from sglang_eagle31.demo.client import chat
-from sglang_eagle31.demo.compare import tie_bound
 from sglang_eagle31.demo.model import prepare_model
-from sglang_eagle31.demo.run import no_head, settle_all
+from sglang_eagle31.demo.run import no_head
 from sglang_eagle31.demo.servers import serve_sglang
 from sglang_eagle31.robust.prompts import Renderer
-
-SMALL = 4 << 30
-"""Bytes of weights."""
+from sglang_eagle31.same_answers import logits
+from sglang_eagle31.same_answers.ties import tie_rule
 
 
 def run(options: Options, argv: Sequence[str], serve: Serve = serve_sglang) -> Results:
@@ -76,8 +73,8 @@ class Traffic:
 
 
 def _sweep(options: Options, argv: Sequence[str], serve: Serve) -> Results:
-    bound = tie_bound(options.dtype)
     model = options.model or prepare_model()
+    rule = tie_rule(options.dtype, best_logit=logits.of_target(model, options.dtype))
     found, left_out = _arms(options, model)
     renderer = Renderer.load(model)
     most = max(options.identity, *(options.count(n) for n in options.concurrency))
@@ -87,8 +84,7 @@ def _sweep(options: Options, argv: Sequence[str], serve: Serve) -> Results:
     flags = options.server_flags(longest)
     told = conditions(options, argv, model, found, flags, {p.name: about(p) for p in sets}, left_out)
     results = _results(options, found[0].name, told)
-    settle = partial(settle_all, model, options.dtype) if _small(model) else None
-    asker = Identity(by_name, found[0].name, options.identity, options.tokens, bound, settle)
+    asker = Identity(by_name, found[0].name, options.identity, options.tokens, rule)
     folder = folder_of(options.out)
     with client(model, folder) as sends, turns(model, flags, folder, options.kept, serve) as taken:
         sweep(
@@ -102,11 +98,6 @@ def _sweep(options: Options, argv: Sequence[str], serve: Serve) -> Results:
             asker=asker if options.identity else None,
         )
     return results
-
-
-def _small(model: Path) -> bool:
-    """Whether the target may be loaded here to see how large its logits are, for that is what a tie depends on."""
-    return 0 < sum(file.stat().st_size for file in model.glob("*.safetensors")) <= SMALL
 
 
 def _arms(options: Options, model: Path) -> tuple[list[arms_of.Arm], dict[str, str]]:

@@ -61,10 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run one of the two, print its table and write its JSON."""
     from sglang_eagle31.demo.servers import ServerFailed
+    from sglang_eagle31.same_answers.logprobs import NotTold
 
     try:
         return _distribution(args) if args.distribution else _identity(args)
-    except ServerFailed as failure:
+    except (ServerFailed, NotTold) as failure:
         print(failure, file=sys.stderr)
         return 2
     except KeyboardInterrupt:

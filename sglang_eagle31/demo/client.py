@@ -1,12 +1,12 @@
-"""Requests to a server: timed chat answers through the OpenAI route, and the logits behind one token."""
+"""Requests to a server: timed chat answers through the OpenAI route."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +56,6 @@ class Run:
         return sum(len(answer.token_ids) for answer in self.answers) / self.seconds
 
 
-@dataclass(frozen=True)
-class NextToken:
-    """Log-probabilities of the token after a given prefix."""
-
-    wanted: dict[int, float] = field(default_factory=dict)
-    """Of the token ids that were asked for."""
-    top: tuple[float, ...] = ()
-    """Of the most probable tokens, highest first."""
-
-
 def load_prompts(path: Path, limit: int | None = None) -> list[Messages]:
     """Chats from a JSON-lines file with ``messages`` (each with ``role`` and ``content``) in every line.
 
@@ -84,6 +74,7 @@ def chat(url: str, messages: Messages, max_tokens: int) -> Answer:
         "model": "default",
         "messages": messages,
         "temperature": 0,
+        "repetition_penalty": 1.0,  # else SGLang takes the one of the model's generation_config.json
         "max_tokens": max_tokens,
         "return_token_ids": True,
         "return_spec_tokens_details": True,
@@ -123,28 +114,6 @@ def chat_all(
     with ThreadPoolExecutor(concurrency) as pool:
         answers = tuple(pool.map(ask, prompts))
     return Run(answers, time.perf_counter() - start)
-
-
-def next_token(
-    url: str, prefix_ids: Sequence[int], wanted: Sequence[int], top: int, more: Mapping[str, Any] | None = None
-) -> NextToken:
-    """Log-probabilities after ``prefix_ids``: of ``wanted`` and of the ``top`` highest; ``more`` sampling parameters.
-
-    SGLang's native route, since the chat route takes no token ids. Where the server has answered this very prefix
-    before, all but its last token come from the prefix cache, so these are the logits of the run itself.
-    """
-    body = {
-        "input_ids": list(prefix_ids),
-        "sampling_params": {**(more or {}), "temperature": 0, "max_new_tokens": 1},
-        "return_logprob": True,
-        "top_logprobs_num": top,
-        "token_ids_logprob": list(wanted),
-    }
-    meta = _post(url + "/generate", body)["meta_info"]
-    return NextToken(
-        wanted={token: value for value, token, _ in meta["output_token_ids_logprobs"][0]},
-        top=tuple(value for value, _, _ in meta["output_top_logprobs"][0]),
-    )
 
 
 def _post(url: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -16,8 +16,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from sglang_eagle31.demo.acceptance import accept_by_depth, accept_length, loops
 from sglang_eagle31.demo.client import Answer, Run
-from sglang_eagle31.demo.compare import Outcome, Verdict, accept_by_depth, accept_length, loops
+from sglang_eagle31.same_answers import tokens
+from sglang_eagle31.same_answers.compare import Outcome, Verdict
 
 PACKAGES = ("sglang-eagle31", "sglang", "torch", "transformers")
 BAR_WIDTH = 30
@@ -59,7 +61,7 @@ def summarise(plain: Run, speculative: Run, verdicts: Sequence[Verdict], tree: T
     kept = [answer for answer, loop in zip(speculative.answers, looping, strict=True) if not loop]
     outcomes = [verdict.outcome for verdict in verdicts]
     return {
-        "identical": Outcome.DIFFERENT not in outcomes,
+        "identical": not any(verdict.differs for verdict in verdicts),
         "ties": outcomes.count(Outcome.TIE),
         "differing": outcomes.count(Outcome.DIFFERENT),
         "accept_length": _accept_length(kept or speculative.answers),
@@ -73,6 +75,7 @@ def summarise(plain: Run, speculative: Run, verdicts: Sequence[Verdict], tree: T
         "prompts": len(verdicts),
         "tokens": sum(len(answer.token_ids) for answer in speculative.answers),
         "tokens_compared": sum(verdict.compared for verdict in verdicts),
+        **tokens.counts(verdict.tokens for verdict in verdicts if verdict.tokens),
         "loops_excluded": sum(looping) if kept else 0,
         "tree": asdict(tree),
         "per_prompt": [
@@ -99,8 +102,9 @@ def render(result: Mapping[str, Any]) -> Group:
         text = f"{result['fallback_ratio']:.0%} of the rounds without a draft, which the guard chose (docs/guard.md)"
         table.add_row("fallback ratio", text)
     table.add_row("identical", Text("yes", "bold green") if result["identical"] else Text("NO", "bold red"))
+    table.add_row("every token", tokens.say(result))
     table.add_row("ties", _ties(result))
-    lines = [_difference_line(entry) for entry in result["per_prompt"] if entry["outcome"] == Outcome.DIFFERENT.value]
+    lines = [line for entry in result["per_prompt"] for line in _difference_lines(entry)]
     return Group(table, *lines)
 
 
@@ -117,14 +121,23 @@ def _acceptance(result: Mapping[str, Any]) -> str:
 
 
 def _ties(result: Mapping[str, Any]) -> str:
-    text = f"{result['ties']} of {result['prompts']} prompts, logit gap allowed {result['tie_bound']:g}"
-    return f"{text}, more where logits are large; {result['tokens_compared']} of {result['tokens']} tokens compared"
+    bound = result["tie_bound"]
+    allowed = f"logit gap allowed {bound:g}, more where logits are large" if bound else "none is allowed"
+    compared = f"{result['tokens_compared']} of {result['tokens']} tokens compared"
+    return f"{result['ties']} of {result['prompts']} answers part at one, {allowed}; {compared}"
 
 
-def _difference_line(entry: Mapping[str, Any]) -> Text:
-    gap = "not looked up" if entry["gap"] is None else f"{entry['gap']:.3f}"
-    where = f"token {entry['index']}: {entry['plain_token']} without speculation, {entry['spec_token']} with"
-    return Text(f"differs: {entry['prompt'][:60]!r} at {where}; logit gap {gap}", "red")
+def _difference_lines(entry: Mapping[str, Any]) -> Iterator[Text]:
+    prompt = f"{entry['prompt'][:60]!r}"
+    if entry["outcome"] == Outcome.DIFFERENT.value:
+        gap = "not looked up" if entry["gap"] is None else f"{entry['gap']:.3f}"
+        where = f"token {entry['index']}: {entry['plain_token']} without speculation, {entry['spec_token']} with"
+        yield Text(f"differs: {prompt} at {where}; logit gap {gap}", "red")
+    wrong = [one for one in entry["unlikely"] if one["outcome"] == Outcome.DIFFERENT.value]
+    for one in wrong[:1]:
+        what = f"token {one['index']}, {one['token']}, is {one['gap']:.3f} below the best logit without speculation"
+        more = f"; {len(wrong)} wrong tokens in all" if len(wrong) > 1 else ""
+        yield Text(f"wrong: {prompt}: {what}{more}", "red")
 
 
 def _accept_length(answers: Sequence[Answer]) -> float:
@@ -141,6 +154,7 @@ def _per_prompt(plain: Answer, speculative: Answer, verdict: Verdict, looping: b
         "plain_token": difference.plain if difference else None,
         "spec_token": difference.speculative if difference else None,
         "gap": verdict.gap,
+        "unlikely": [one.to_json() for one in verdict.tokens.unlikely] if verdict.tokens else [],
         "loops": looping,
         "plain_tok_s": plain.tokens_per_second,
         "spec_tok_s": speculative.tokens_per_second,

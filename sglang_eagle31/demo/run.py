@@ -13,11 +13,13 @@ from tqdm import tqdm
 
 from sglang_eagle31.bench import counters
 from sglang_eagle31.demo import report
-from sglang_eagle31.demo.client import Answer, Messages, Run, chat_all, load_prompts, next_token
-from sglang_eagle31.demo.compare import Difference, Verdict, judge, settle, tie_bound
-from sglang_eagle31.demo.logits import best_logit
+from sglang_eagle31.demo.client import Messages, Run, chat_all, load_prompts
 from sglang_eagle31.demo.model import prepare_model
 from sglang_eagle31.demo.servers import Server, serve_sglang
+from sglang_eagle31.same_answers import logits
+from sglang_eagle31.same_answers.compare import Verdict
+from sglang_eagle31.same_answers.judge import judge_all
+from sglang_eagle31.same_answers.ties import TieRule, tie_rule
 from sglang_eagle31.served import server_info
 
 PROMPTS = Path(__file__).parent / "prompts.jsonl"
@@ -63,14 +65,14 @@ def run(options: Options, argv: Sequence[str]) -> int:
     Raises ValueError for options that cannot work and ServerFailed when a server does not come up.
     """
     console = Console(highlight=False)
-    bound = tie_bound(options.dtype)
     prompts = load_prompts(PROMPTS, options.prompts)
     if not (options.head / "config.json").is_file():
         raise ValueError(no_head(options.head))
     _say("1/3 model: SmolLM2-135M-Instruct, dequantised from Q4_1")
     model = prepare_model()
+    rule = tie_rule(options.dtype, best_logit=logits.of_target(model, options.dtype))
 
-    # EAGLE31 first: where an answer differs, the server without speculation is then still up and can be asked why.
+    # EAGLE31 first: the server without speculation is then still up when it is asked about the other's answers.
     _say(f"2/3 with EAGLE31: head {options.head.name}")
     args = [*options.server_args(), *options.speculative_args()]
     log_dir = options.out.parent
@@ -80,12 +82,12 @@ def run(options: Options, argv: Sequence[str]) -> int:
     _say("3/3 without speculation")
     with serve_sglang("plain", model, options.server_args(), log_dir=log_dir, console=console) as server:
         plain = _answers(server, prompts, options)
-        verdicts = judge_all(server.url, plain, speculative, bound)
-    verdicts = settle_all(model, options.dtype, plain, verdicts)
+        verdicts = _verdicts(server, plain, speculative, rule)
 
     result = report.provenance(argv) | report.summarise(plain, speculative, verdicts, options.tree)
     result["fallback_ratio"] = counted.fallback_ratio
-    result |= {"dtype": options.dtype, "tie_bound": bound, "concurrency": options.concurrency}
+    bounds = {"tie_bound": rule.answers_bound, "token_tie_bound": rule.bound}
+    result |= {"dtype": options.dtype, **bounds, "concurrency": options.concurrency}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     console.print(report.render(result))
@@ -109,32 +111,6 @@ def _answers(server: Server, prompts: Sequence[Messages], options: Options) -> R
         return chat_all(server.url, prompts, options.tokens, options.concurrency, bar.update)
 
 
-def judge_all(url: str, plain: Run, speculative: Run, bound: float) -> list[Verdict]:
-    """Verdict for each prompt; ``url`` is of the server without speculation, where the logits are looked up.
-
-    Raises RuntimeError where the prompts of the two are not the same tokens.
-    """
-    return [_judge(url, a, b, bound) for a, b in zip(plain.answers, speculative.answers, strict=True)]
-
-
-def settle_all(model: Path, dtype: str, plain: Run, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts, those on differences with the logits at that place, which the target in ``model`` is asked for."""
-
-    def settled(answer: Answer, verdict: Verdict) -> Verdict:
-        ids = [*answer.prompt_ids, *answer.token_ids]
-        return settle(verdict, dtype, lambda index: best_logit(model, dtype, ids[: len(answer.prompt_ids) + index]))
-
-    return [settled(answer, verdict) for answer, verdict in zip(plain.answers, verdicts, strict=True)]
-
-
-def _judge(url: str, plain: Answer, speculative: Answer, bound: float) -> Verdict:
-    if plain.prompt_ids != speculative.prompt_ids:
-        raise RuntimeError(f"the servers tokenised the prompt {plain.prompt[:60]!r} differently")
-
-    def look_up(difference: Difference) -> tuple[float, float, float]:
-        assert difference.plain is not None and difference.speculative is not None
-        prefix = plain.prompt_ids + plain.token_ids[: difference.index]
-        found = next_token(url, prefix, (difference.plain, difference.speculative), top=5)
-        return found.top[0], found.wanted[difference.plain], found.wanted[difference.speculative]
-
-    return judge(plain.token_ids, speculative.token_ids, look_up, bound)
+def _verdicts(server: Server, plain: Run, speculative: Run, rule: TieRule) -> list[Verdict]:
+    with tqdm(total=len(plain.answers), desc="every token", unit="answer", file=sys.stdout) as bar:
+        return judge_all(server.url, plain.answers, speculative.answers, rule, bar.update)

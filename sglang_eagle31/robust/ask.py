@@ -9,7 +9,7 @@ from typing import Any
 
 import requests
 
-from sglang_eagle31.demo.compare import loops
+from sglang_eagle31.demo.acceptance import loops
 from sglang_eagle31.guard.asks import PIN
 from sglang_eagle31.robust.prompts import Case
 

@@ -1,14 +1,16 @@
-"""Compare two servers' answers to the same requests, and say of a first differing token whether it is a tie."""
+"""Compare two servers' answers to the same requests, with what the servers say of their tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from sglang_eagle31.demo.client import NextToken
-from sglang_eagle31.demo.compare import Difference, first_difference
+from sglang_eagle31.same_answers.compare import Difference, Outcome
+from sglang_eagle31.same_answers.logprobs import NextToken
+from sglang_eagle31.same_answers.tokens import Tokens, counts
+from sglang_eagle31.verify.judged import Judged, Key
 from sglang_eagle31.verify.replay import Answer, Completion
 from sglang_eagle31.verify.requests_file import Request
 
@@ -23,21 +25,9 @@ class Kind(Enum):
     REFUSED = "refused by both"
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Log-probabilities on one server of what both servers chose; their differences are those of the logits."""
-
-    best: float
-    """Of the most probable token."""
-    speculative: float
-    """Of the token that the server with speculation gave."""
-    baseline: float
-    """Of the token that the other gave."""
-
-    @property
-    def gap(self) -> float:
-        """From the best token to the worse of the two."""
-        return self.best - min(self.speculative, self.baseline)
+WORST_FIRST = (Kind.DIFFERENT, Kind.TIE, Kind.SAME)
+SAMPLED = "sampled"
+"""Why tokens of a request that is not greedy are not checked."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +46,12 @@ class Finding:
     """Which of ``n`` answers."""
     difference: Difference | None = None
     """``plain`` is the baseline's token."""
-    on_speculative: Candidates | None = None
-    on_baseline: Candidates | None = None
+    on_speculative: NextToken | None = None
+    on_baseline: NextToken | None = None
+    checked: tuple[Tokens, ...] = ()
+    """Every token of each of the answers, by the baseline's logits."""
+    not_checked: str = ""
+    """Why its tokens were not; empty where they were."""
 
     def to_json(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -69,68 +63,88 @@ class Finding:
             "outcome": self.kind.value,
             "tokens": self.tokens,
             "compared": self.compared,
+            **counts(self.checked),
+            "not_checked": self.not_checked,
+            "unlikely": [
+                {"choice": i, **one.to_json()} for i, every in enumerate(self.checked) for one in every.unlikely
+            ],
             "what": self.what,
             "choice": self.choice,
             "position": where.index if where else None,
             "speculative_token": where.speculative if where else None,
             "baseline_token": where.plain if where else None,
             "logprobs": {
-                server: {"best": c.best, "speculative_token": c.speculative, "baseline_token": c.baseline, "gap": c.gap}
-                for server, c in pairs.items()
-                if c is not None
+                server: dict(
+                    zip(("best", "speculative_token", "baseline_token", "gap"), self.logprobs(told), strict=True)
+                )
+                for server, told in pairs.items()
+                if told is not None
             },
         }
 
-
-LookUp = Callable[[Request, Answer, Answer, int, Difference], tuple[Candidates, Candidates] | None]
-"""Of a difference in one choice: the candidates on the speculative server and on the baseline; None if not told."""
+    def logprobs(self, told: NextToken) -> tuple[float, float, float, float]:
+        """At the difference: of the best token, of the tokens with speculation and without, and the gap."""
+        assert self.difference and self.difference.speculative is not None and self.difference.plain is not None
+        pair = self.difference.speculative, self.difference.plain
+        return told.best, told.told[pair[0]], told.told[pair[1]], told.gap(*pair)
 
 
 def compare(
-    found: Sequence[Request], speculative: Sequence[Answer], baseline: Sequence[Answer], bound: float, look_up: LookUp
+    found: Sequence[Request], speculative: Sequence[Answer], baseline: Sequence[Answer], judged: Mapping[Key, Judged]
 ) -> list[Finding]:
-    """A finding for each request; a difference up to ``bound`` between logits, on both servers, is a tie."""
+    """A finding for each request."""
     return [
-        _compare(request, ours, theirs, bound, look_up)
+        _compare(request, ours, theirs, judged)
         for request, ours, theirs in zip(found, speculative, baseline, strict=True)
     ]
 
 
-def _compare(request: Request, ours: Answer, theirs: Answer, bound: float, look_up: LookUp) -> Finding:
+def _compare(request: Request, ours: Answer, theirs: Answer, judged: Mapping[Key, Judged]) -> Finding:
     tokens = sum(len(one.token_ids) for one in ours.sequences)
     if ours.refused or theirs.refused:
         return _refusals(request, ours, theirs)
     if not request.greedy:
-        return Finding(request, Kind.SAMPLED, tokens, 0)
+        return Finding(request, Kind.SAMPLED, tokens, 0, not_checked=SAMPLED)
     if len(ours.sequences) != len(theirs.sequences) or ours.prompt_ids != theirs.prompt_ids:
         what = "number of answers" if ours.prompt_ids == theirs.prompt_ids else "token ids of the prompt"
-        return Finding(request, Kind.DIFFERENT, tokens, 0, what)
-    worst = None
-    compared = 0
-    for choice, (a, b) in enumerate(zip(ours.sequences, theirs.sequences, strict=True)):
-        difference = first_difference(b.token_ids, a.token_ids)
-        compared += difference.index if difference else len(a.token_ids)
-        kind, what, candidates = Kind.SAME, "", None
-        if difference is not None:
-            kind, what = Kind.DIFFERENT, "token"
-            candidates = look_up(request, ours, theirs, choice, difference)
-            if candidates and _is_tie(difference, candidates, bound):
-                kind = Kind.TIE
-        elif (other := _other_difference(a, b)) is not None:
-            kind, what = Kind.DIFFERENT, other
-        if kind is not Kind.SAME and (worst is None or (worst.kind, kind) == (Kind.TIE, Kind.DIFFERENT)):
-            worst = Finding(request, kind, tokens, 0, what, choice, difference, *(candidates or ()))
-    if worst is None:
-        return Finding(request, Kind.SAME, tokens, compared)
-    return Finding(**{**worst.__dict__, "compared": compared})
+        return Finding(request, Kind.DIFFERENT, tokens, 0, what, not_checked=what)
+    choices = [judged[request.line, choice] for choice in range(len(ours.sequences))]
+    whole = Finding(
+        request,
+        Kind.SAME,
+        tokens,
+        sum(one.verdict.compared for one in choices),
+        checked=tuple(one.verdict.tokens for one in choices if one.verdict.tokens),
+        not_checked=choices[0].not_checked,
+    )
+    found = [
+        _with_outcome(whole, choice, a, b, one)
+        for choice, (a, b, one) in enumerate(zip(ours.sequences, theirs.sequences, choices, strict=True))
+    ]
+    return min(found, key=lambda one: WORST_FIRST.index(one.kind))
 
 
-def _is_tie(difference: Difference, candidates: tuple[Candidates, Candidates], bound: float) -> bool:
-    """An answer that ended while the other went on is never a tie: its end-of-turn token is among its tokens."""
-    if bound == 0.0 or None in (difference.plain, difference.speculative):
-        return False
-    # Log-probabilities are float32, so the grid of the logits is met up to their rounding.
-    return max(one.gap for one in candidates) <= bound + 1e-4
+def _with_outcome(whole: Finding, choice: int, ours: Completion, theirs: Completion, judged: Judged) -> Finding:
+    """The finding, as one of the answers would have it alone."""
+    verdict = judged.verdict
+    kind, what = Kind.SAME, ""
+    if verdict.outcome is Outcome.DIFFERENT:
+        kind, what = Kind.DIFFERENT, "token"
+    elif verdict.tokens and verdict.tokens.differing:
+        kind, what = Kind.DIFFERENT, f"token {verdict.tokens.differing[0].index}, by the logits without speculation"
+    elif verdict.outcome is Outcome.TIE:
+        kind, what = Kind.TIE, "token"
+    elif (other := _other_difference(ours, theirs)) is not None:
+        kind, what = Kind.DIFFERENT, other
+    return replace(
+        whole,
+        kind=kind,
+        what=what,
+        choice=choice,
+        difference=verdict.difference,
+        on_speculative=judged.on_speculative,
+        on_baseline=verdict.candidates,
+    )
 
 
 def _other_difference(a: Completion, b: Completion) -> str | None:
@@ -144,9 +158,3 @@ def _refusals(request: Request, ours: Answer, theirs: Answer) -> Finding:
         return Finding(request, Kind.REFUSED, 0, 0, ours.refused)
     sides = [f"{name}: {answer.refused or 'answered'}" for name, answer in (("with", ours), ("without", theirs))]
     return Finding(request, Kind.DIFFERENT, 0, 0, "refused on one side only; speculation " + "; ".join(sides))
-
-
-def candidates_of(token: NextToken, difference: Difference) -> Candidates:
-    """The candidates of a difference between two tokens, of what a server says of the next token."""
-    assert difference.plain is not None and difference.speculative is not None
-    return Candidates(token.top[0], token.wanted[difference.speculative], token.wanted[difference.plain])

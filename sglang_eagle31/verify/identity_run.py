@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import Any
 from rich.console import Console
 from tqdm import tqdm
 
-from sglang_eagle31.demo.compare import LOGIT_MAGNITUDE, Difference, tie_bound
 from sglang_eagle31.demo.servers import Server, serve_sglang
-from sglang_eagle31.verify.candidates import Found, ask
-from sglang_eagle31.verify.identity import Candidates, Finding, Kind, compare
+from sglang_eagle31.same_answers import logits
+from sglang_eagle31.same_answers.ties import LOGIT_MAGNITUDE, TieRule, tie_rule
+from sglang_eagle31.same_answers.tokens import counts
+from sglang_eagle31.verify.identity import Finding, Kind, compare
+from sglang_eagle31.verify.judged import Judged, Key, ask_baseline, ask_speculative, comparable
 from sglang_eagle31.verify.replay import Answer, Facts, read_facts, send_all
 from sglang_eagle31.verify.requests_file import Request, read_requests
 
@@ -47,8 +50,7 @@ class Identity:
     findings: Sequence[Finding]
     speculative: Facts
     baseline: Facts
-    bound: float
-    """Largest gap between logits that is a tie."""
+    rule: TieRule
     rounds: int
     """Speculative steps of the first server."""
     notes: Sequence[str] = field(default_factory=list)
@@ -59,21 +61,34 @@ class Identity:
 
     @property
     def status(self) -> int:
-        """0: every greedy request is identical; 1: one is different; 3: none is, but there are ties."""
+        """0: every greedy request is identical; 1: one is different; 3: none is, but answers part at ties."""
         if self.count(Kind.DIFFERENT):
             return 1
         return 3 if self.count(Kind.TIE) else 0
 
+    @property
+    def tokens(self) -> dict[str, Any]:
+        """How many there are, how many were compared, how many were checked, and why others were not."""
+        not_checked: Counter[str] = Counter()
+        for finding in self.findings:
+            if finding.not_checked:
+                not_checked[finding.not_checked] += finding.tokens
+        return {
+            "tokens": sum(finding.tokens for finding in self.findings),
+            "tokens_compared": sum(finding.compared for finding in self.findings),
+            **counts(one for finding in self.findings for one in finding.checked),
+            "tokens_not_checked": dict(not_checked),
+        }
+
     def to_json(self) -> dict[str, Any]:
         """Schema: docs/verify.md."""
-        tokens = sum(finding.tokens for finding in self.findings)
         return {
             "identical": self.status == 0,
             "status": self.status,
             "counts": {kind.name.lower(): self.count(kind) for kind in Kind},
-            "tokens": tokens,
-            "tokens_compared": sum(finding.compared for finding in self.findings),
-            "tie_bound": self.bound,
+            **self.tokens,
+            "tie_bound": self.rule.answers_bound,
+            "token_tie_bound": self.rule.bound,
             "speculative_steps": self.rounds,
             "servers": {"speculative": asdict(self.speculative), "baseline": asdict(self.baseline)},
             "notes": list(self.notes),
@@ -118,10 +133,12 @@ def _compare_urls(options: Options, found: Sequence[Request]) -> Identity:
     assert options.url and options.baseline
     facts = read_facts(options.url, "--url"), read_facts(options.baseline, "--baseline")
     notes = _check(facts, options)
+    rule = _rule(options, facts, notes)
     ours = _answers(options.url, found, options, "speculative")
     theirs = _answers(options.baseline, found, options, "baseline")
-    told = [ask(url, found, ours, theirs, options.timeout) for url in (options.url, options.baseline)]
-    return _judge(options, found, (ours, theirs), told, facts, notes)
+    judged = _judged(options.baseline, found, ours, theirs, rule, facts[1], options)
+    judged, more = ask_speculative(options.url, found, judged, rule, options.timeout)
+    return _identity(options, found, (ours, theirs), judged, rule, facts, [*notes, *more])
 
 
 def _compare_started(options: Options, found: Sequence[Request], console: Console, serve: Serve) -> Identity:
@@ -135,13 +152,24 @@ def _compare_started(options: Options, found: Sequence[Request], console: Consol
         speculative, ours = read_facts(server.url, "--target"), _answers(server.url, found, options, "speculative")
     with serve("baseline", options.target, [*both, *_in_time(found, both)], **more) as server:
         baseline, theirs = read_facts(server.url, "--target"), _answers(server.url, found, options, "baseline")
-        on_baseline = ask(server.url, found, ours, theirs, options.timeout)
-    notes = _check((speculative, baseline), options)
-    on_speculative: tuple[Found, list[str]] = ({}, [])
-    if on_baseline[0]:
+        notes = _check((speculative, baseline), options)
+        rule = _rule(options, (speculative, baseline), notes)
+        judged = _judged(server.url, found, ours, theirs, rule, baseline, options)
+    if any(one.candidates for one in judged.values()):
         with serve("speculative-again", options.target, [*both, *only], **more) as server:
-            on_speculative = ask(server.url, found, ours, theirs, options.timeout)
-    return _judge(options, found, (ours, theirs), [on_speculative, on_baseline], (speculative, baseline), notes)
+            judged, others = ask_speculative(server.url, found, judged, rule, options.timeout)
+            notes += others
+    return _identity(options, found, (ours, theirs), judged, rule, (speculative, baseline), notes)
+
+
+def _rule(options: Options, facts: tuple[Facts, Facts], notes: list[str]) -> TieRule:
+    """Of the dtype that both servers have; a note where it is not known."""
+    dtype = options.dtype or (facts[0].dtype if facts[0].dtype == facts[1].dtype else None)
+    best = logits.of_target(options.target, dtype or "bfloat16") if options.target else None
+    if dtype is None:
+        dtypes = f"dtypes {facts[0].dtype}, {facts[1].dtype} (None: auto)"
+        notes.append(f"{dtypes}: no difference counts as a tie, and tokens are checked as in bfloat16; see --dtype")
+    return tie_rule(dtype, options.logit_magnitude, best)
 
 
 def _in_time(found: Sequence[Request], flags: Sequence[str]) -> list[str]:
@@ -157,28 +185,30 @@ def _answers(url: str, found: Sequence[Request], options: Options, name: str) ->
         return send_all(url, found, options.concurrency, options.timeout, bar.update)
 
 
-def _judge(
+def _judged(
+    url: str,
+    found: Sequence[Request],
+    ours: Sequence[Answer],
+    theirs: Sequence[Answer],
+    rule: TieRule,
+    facts: Facts,
+    options: Options,
+) -> dict[Key, Judged]:
+    pairs = comparable(found, ours, theirs)
+    with tqdm(total=len(pairs), desc="every token", unit="request", file=sys.stdout) as bar:
+        return ask_baseline(url, pairs, rule, facts.defaults, options.timeout, bar.update)
+
+
+def _identity(
     options: Options,
     found: Sequence[Request],
     answers: tuple[list[Answer], list[Answer]],
-    told: Sequence[tuple[Found, list[str]]],
+    judged: Mapping[Key, Judged],
+    rule: TieRule,
     facts: tuple[Facts, Facts],
-    notes: list[str],
+    notes: Sequence[str],
 ) -> Identity:
-    dtype = options.dtype or (facts[0].dtype if facts[0].dtype == facts[1].dtype else None)
-    bound = tie_bound(dtype, options.logit_magnitude) if dtype else 0.0
-    if dtype is None:
-        dtypes = f"dtypes {facts[0].dtype}, {facts[1].dtype} (None: auto)"
-        notes.append(f"{dtypes}: no difference counts as a tie; see --dtype")
-    (ours, first), (theirs, second) = told
-
-    def look_up(
-        request: Request, _a: Answer, _b: Answer, choice: int, _difference: Difference
-    ) -> tuple[Candidates, Candidates] | None:
-        key = request.line, choice
-        return (ours[key], theirs[key]) if key in ours and key in theirs else None
-
-    findings = compare(found, *answers, bound, look_up)
+    findings = compare(found, *answers, judged)
     rounds = sum(answer.verify_rounds for answer in answers[0])
     longest = max((len(one.token_ids) for answer in answers[0] for one in answer.sequences), default=0)
     if not options.any_servers and rounds == 0 and longest > 1:
@@ -186,7 +216,7 @@ def _judge(
             f"{facts[0].url}: answered up to {longest} tokens and reports no speculative step, so nothing was "
             "verified; fix: see its log; --any-servers compares all the same"
         )
-    return Identity(findings, *facts, bound, rounds, [*notes, *first, *second])
+    return Identity(findings, *facts, rule, rounds, notes)
 
 
 def _check(facts: tuple[Facts, Facts], options: Options) -> list[str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import requests
 
+from sglang_eagle31.same_answers.logprobs import NotTold
 from sglang_eagle31.served import server_info
 from sglang_eagle31.verify.requests_file import CHAT, NATIVE, Request
 
@@ -51,6 +54,8 @@ class Facts:
     dtype: str | None
     """One of DTYPES; None where the server says ``auto``."""
     version: str | None
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Sampling parameters by route, which it takes where a request has none."""
 
 
 def read_facts(url: str, flag: str) -> Facts:
@@ -64,7 +69,21 @@ def read_facts(url: str, flag: str) -> Facts:
         algorithm=None if str(algorithm or "NONE").upper() == "NONE" else str(algorithm),
         dtype={"half": "float16", "float": "float32"}.get(dtype, dtype if dtype in DTYPES else None),
         version=info.get("version"),
+        defaults=_defaults(info),
     )
+
+
+def _defaults(info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The server's own for /generate; the model's for chats, of which only a penalty counts for a greedy request.
+
+    A model that is not on this machine is taken to have none.
+    """
+    preferred = info.get("preferred_sampling_params") or {}
+    native = json.loads(preferred) if isinstance(preferred, str) else preferred
+    file = Path(str(info.get("model_path")), "generation_config.json")
+    counts = info.get("sampling_defaults") == "model" and file.is_file()
+    penalty = json.loads(file.read_text()).get("repetition_penalty") if counts else None
+    return {NATIVE: native, CHAT: {} if penalty is None else {"repetition_penalty": penalty}}
 
 
 def send(url: str, request: Request, timeout: float) -> Answer:
@@ -110,7 +129,10 @@ def send_all(
 
 
 def prompt_ids(url: str, request: Request, answer: Answer, timeout: float) -> tuple[int, ...]:
-    """The prompt's token ids: from the request, from the answer, or asked of the server. Raises as `send` does."""
+    """The prompt's token ids: from the request, from the answer, or asked of the server.
+
+    Raises NotTold where it does not tell them, requests.RequestException where it is gone.
+    """
     if answer.prompt_ids is not None:
         return answer.prompt_ids
     if "input_ids" in request.body:
@@ -122,8 +144,13 @@ def prompt_ids(url: str, request: Request, answer: Answer, timeout: float) -> tu
         "logprob_start_len": 0,
     }
     response = requests.post(f"{url}{NATIVE}", json=body, timeout=timeout)
-    response.raise_for_status()
-    return tuple(token for _, token, _ in response.json()["meta_info"]["input_token_logprobs"])
+    try:
+        response.raise_for_status()
+        return tuple(token for _, token, _ in response.json()["meta_info"]["input_token_logprobs"])
+    except (requests.HTTPError, KeyError, TypeError, ValueError) as error:
+        raise NotTold(
+            f"{url}: does not tell the prompt's tokens ({error!r}); fix: input_ids instead of text"
+        ) from error
 
 
 def _native(reply: Any) -> Answer:

@@ -10,9 +10,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sglang_eagle31.same_answers.logprobs import NextToken
+from sglang_eagle31.same_answers.tokens import say
 from sglang_eagle31.verify.distribution import LEVEL, Result, Verdict
 from sglang_eagle31.verify.exact import Sampling
-from sglang_eagle31.verify.identity import Candidates, Finding, Kind
+from sglang_eagle31.verify.identity import Finding, Kind
 from sglang_eagle31.verify.identity_run import Identity
 
 STYLE = {Kind.SAME: "green", Kind.TIE: "yellow", Kind.DIFFERENT: "bold red"}
@@ -57,11 +59,15 @@ def render_identity(identity: Identity) -> Group:
             table.add_row(*_row(finding))
         parts.append(table)
     counts = ", ".join(f"{identity.count(kind)} {kind.value}" for kind in Kind if identity.count(kind))
-    tokens = sum(finding.tokens for finding in identity.findings)
-    compared = sum(finding.compared for finding in identity.findings)
-    rule = f"gap up to {identity.bound:g} is a tie" if identity.bound else "no difference is a tie"
+    tokens, bound = identity.tokens, identity.rule.answers_bound
+    rule = f"gap up to {bound:g} is a tie" if bound else "no difference is a tie"
+    compared = f"{tokens['tokens_compared']} of {tokens['tokens']} tokens compared and equal"
+    others = ", ".join(f"{count} ({why})" for why, count in tokens["tokens_not_checked"].items())
     parts.append(Text(f"{len(identity.findings)} requests: {counts}"))
-    parts.append(Text(f"{compared} of {tokens} tokens compared and equal; {identity.rounds} speculative steps; {rule}"))
+    parts.append(Text(f"{compared}; {identity.rounds} speculative steps; {rule}"))
+    parts.append(Text(f"{say(tokens)}; gap up to {identity.rule.bound:g} is a tie"))
+    parts += [Text(f"tokens not checked by the logits: {others}")] if others else []
+    parts += [Text(line, "red") for finding in identity.findings for line in _wrong(finding)]
     parts += [Text(f"note: {note}") for note in identity.notes]
     words = {0: ("identical", "bold green"), 1: ("DIFFERENT", "bold red"), 3: ("identical up to ties", "bold yellow")}
     return Group(*parts, Text(*words[identity.status]))
@@ -98,15 +104,24 @@ def _row(finding: Finding) -> list[str | Text]:
     return [
         str(finding.request.line) + (f" [{finding.choice}]" if finding.choice else ""),
         Text(finding.kind.value, STYLE[finding.kind]),
-        *(position, ours, theirs, _candidates(finding.on_speculative), _candidates(finding.on_baseline)),
+        *(position, ours, theirs, _logprobs(finding, finding.on_speculative), _logprobs(finding, finding.on_baseline)),
     ]
 
 
-def _candidates(candidates: Candidates | None) -> str:
-    if candidates is None:
+def _wrong(finding: Finding) -> Iterator[str]:
+    """The first wrong token of each answer."""
+    for choice, tokens in enumerate(finding.checked):
+        for one in tokens.differing[:1]:
+            where = f"{finding.request.line}{f' [{choice}]' if choice else ''}, token {one.index} ({one.token})"
+            more = f"; {len(tokens.differing)} wrong tokens in all" if len(tokens.differing) > 1 else ""
+            yield f"wrong: request {where}: {one.gap:.4f} below the best logit without speculation{more}"
+
+
+def _logprobs(finding: Finding, told: NextToken | None) -> str:
+    if told is None:
         return "not told"
-    values = candidates.best, candidates.speculative, candidates.baseline
-    return ", ".join(f"{value:.4f}" for value in values) + f" (gap {candidates.gap:.4f})"
+    *values, gap = finding.logprobs(told)
+    return ", ".join(f"{value:.4f}" for value in values) + f" (gap {gap:.4f})"
 
 
 def _p(value: float) -> str:

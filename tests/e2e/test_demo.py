@@ -26,6 +26,8 @@ def test_float32_has_no_difference_at_all(tmp_path: Path) -> None:
     result = demo(tmp_path / "demo.json", *options)
     assert result["identical"] is True
     assert result["ties"] == 0
+    assert 0 < result["tokens_checked"] == result["tokens"] == result["tokens_compared"]
+    assert result["tokens_differing"] == 0
     assert result["prompts"] == 4
     assert result["accept_length"] > 1.4, "a dead head has 1.0"
     assert len(result["accept_by_depth"]) == 3
@@ -37,4 +39,5 @@ def test_float32_has_no_difference_at_all(tmp_path: Path) -> None:
 def test_gpu(tmp_path: Path) -> None:
     result = demo(tmp_path / "demo.json", "--device", "cuda", "--prompts", "20")
     assert result["identical"] is True
+    assert result["tokens_checked"] == result["tokens"]
     assert result["accept_length"] > 1.4

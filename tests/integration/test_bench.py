@@ -56,6 +56,7 @@ def test_sweep(folders: matrix_model.Folders, serve: Any, tmp_path: Path, capsys
         check(arm, entry)
     same = record["identity"]["chat"]["guard"]
     assert (same["prompts"], same["same"], same["tie"], same["different"]) == (3, 3, 0, 0)
+    assert 0 < same["tokens_checked"] == same["tokens"] and same["tokens_differing"] == 0
     assert set(record["break_even"]["chat"]) == {"guard"}
     assert record["conditions"]["servers"] == "kept" and str(tmp_path) not in out.read_text()
 

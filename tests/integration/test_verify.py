@@ -24,12 +24,14 @@ def prompt(length: int, seed: int) -> list[int]:
 
 
 def requests_file(folder: Path) -> Path:
-    """Greedy requests, one with several answers and one that ends early, and a sampled one."""
+    """Greedy requests: several answers, an early end, two chunks, more than logits that decides; and a sampled one."""
     sampling: dict[str, Any] = {"temperature": 0, "max_new_tokens": TOKENS, "ignore_eos": True}
     bodies = [{"input_ids": prompt(20 + 7 * i, i), "sampling_params": sampling} for i in range(6)]
     bodies.append({"input_ids": prompt(30, 9), "sampling_params": {**sampling, "n": 2}})
     bodies.append({"input_ids": prompt(30, 10), "sampling_params": {**sampling, "stop_token_ids": list(range(3, 90))}})
     bodies.append({"input_ids": prompt(30, 11), "sampling_params": {**sampling, "logit_bias": {"77": 4.0}}})
+    bodies.append({"input_ids": prompt(250, 13), "sampling_params": sampling})
+    bodies.append({"input_ids": prompt(30, 14), "sampling_params": {**sampling, "frequency_penalty": 0.5}})
     bodies.append({"input_ids": prompt(30, 12), "sampling_params": {**sampling, "temperature": 1.0}})
     file = folder / "requests.jsonl"
     file.write_text("".join(json.dumps(body) + "\n" for body in bodies))
@@ -47,16 +49,18 @@ def test_identical_and_not(start: Any, tiny: Models, tmp_path: Path) -> None:
     file = requests_file(tmp_path)
     other = models.write_target(tmp_path / "other", noise=0.4)
     with start("verify-spec", *speculate("EAGLE31", tiny.eagle31, 4, 2, 8)) as speculative:
-        with start("verify-plain") as plain:
+        with start("verify-plain", "--disable-overlap-schedule") as plain:
             status, record = verify(file, speculative, plain, tmp_path)
-        assert (status, record["counts"]["same"], record["counts"]["sampled"]) == (0, 9, 1)
-        assert record["tokens_compared"] >= 7 * TOKENS and record["speculative_steps"] > 50
+        assert (status, record["counts"]["same"], record["counts"]["sampled"]) == (0, 11, 1)
+        assert record["tokens_compared"] >= 9 * TOKENS and record["speculative_steps"] > 50
+        assert record["tokens_not_checked"] == {"frequency_penalty": TOKENS, "sampled": TOKENS}
+        assert record["tokens_checked"] == record["tokens"] - 2 * TOKENS and record["tokens_differing"] == 0
         assert record["tie_bound"] == 0.0 and record["notes"] == []
 
         with start("verify-other", target=other) as doctored:
             status, record = verify(file, speculative, doctored, tmp_path)
             assert status == 1 and record["counts"]["tie"] == 0 and record["counts"]["different"] >= 3
-            assert "model" in record["notes"][0]
+            assert "model" in record["notes"][0] and record["tokens_differing"] > record["counts"]["different"]
             for entry in record["requests"]:
                 if entry["outcome"] == "DIFFERENT":
                     check(entry, json.loads(file.read_text().splitlines()[entry["line"] - 1]), speculative, doctored)
@@ -69,6 +73,8 @@ def check(entry: dict[str, Any], body: dict[str, Any], speculative: Server, doct
     assert answers[0][: entry["position"]] == answers[1][: entry["position"]] and ours != theirs
     assert (entry["speculative_token"], entry["baseline_token"]) == (ours, theirs)
     told = entry["logprobs"]
+    if "frequency_penalty" in body["sampling_params"]:
+        return  # told without it
     if "logit_bias" not in body["sampling_params"]:
         assert told["speculative"]["best"] == told["speculative"]["speculative_token"]
         assert told["baseline"]["best"] == told["baseline"]["baseline_token"]

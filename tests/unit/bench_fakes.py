@@ -60,14 +60,14 @@ class FakeTurns:
     """Hands out a server for each arm and notes every turn."""
 
     def __init__(self, keep=True, alive=True):
-        self.keep, self.alive, self.log = keep, alive, []
+        self.keep, self.alive, self.log, self.urls = keep, alive, [], {}
 
     @contextmanager
     def __call__(self, arm):
         self.log.append(arm.name)
         yield SimpleNamespace(
             name=arm.name,
-            url=f"fake:{arm.name}",
+            url=self.urls.get(arm.name, f"fake:{arm.name}"),
             alive=lambda: self.alive,
             log_path=Path("fake.log"),
             failed=lambda what: ServerFailed(f"server {arm.name} {what}; last words", 7),

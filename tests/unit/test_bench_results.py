@@ -14,7 +14,10 @@ from sglang_eagle31.bench.plan import Ask, Cell
 from sglang_eagle31.bench.results import Results
 
 RATES = {("none", 1): (10, 11), ("guard", 1): (20, 22), ("none", 4): (30, 30), ("guard", 4): (24, 27)}
-SAME = {"prompts": 4, "same": 2, "tie": 1, "different": 1, "tokens": 90, "tokens_compared": 70, "first_differences": []}
+SAME = {
+    **{"prompts": 4, "same": 2, "tie": 1, "different": 1, "tokens": 90, "tokens_compared": 70, "first_differences": []},
+    **{"tokens_checked": 90, "tokens_tied": 3, "tokens_differing": 1, "wrong_tokens": []},
+}
 
 
 def results(path, **conditions):
@@ -107,7 +110,8 @@ def test_the_table(full):
     (line,) = [line for line in text.splitlines() if "guard" in line and " 21.0 " in line]
     assert [part.strip() for part in line.split("│")[1:6]] == ["1", "guard", "21.0", "2.00", "10.5"] and "20%" in line
     assert "guard: pays up to concurrency 3" in text
-    assert "guard: 2 of 4 greedy answers are the same, 1 part at a tie of two tokens, 1 differ" in text
+    assert "guard: 2 of 4 greedy answers are the same, 1 part at a tie of two tokens, 1 differ; 90 of 90 tokens" in text
+    assert "checked by the logits without speculation: 3 ties, 1 differ" in text
 
 
 def test_the_table_says_what_is_left_out(full):
@@ -185,3 +189,9 @@ def test_a_page_without_markers_and_a_wrong_result_are_refused(tmp_path, full):
 
 def test_a_raw_record_is_what_it_was(full):
     assert full.to_json()["sweep"][0]["rounds"] == [raw(1, 10), raw(2, 11)]
+
+
+def test_answers_whose_tokens_were_not_checked_are_told_as_before():
+    found = {name: value for name, value in SAME.items() if not name.startswith("tokens_")}
+    text = report.say_identity(found)
+    assert text == "2 of 4 greedy answers are the same, 1 part at a tie of two tokens, 1 differ"

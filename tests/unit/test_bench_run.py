@@ -6,11 +6,11 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from functools import partial
 
 import pytest
 import requests
 from bench_fakes import CONDITIONS, FakeSender, FakeTurns, load
+from logprob_fakes import input_logprobs, serving
 
 from sglang_eagle31.bench import run as bench
 from sglang_eagle31.bench import turns as turning
@@ -19,11 +19,9 @@ from sglang_eagle31.bench.load import Timing, of_bench_serving, summarise
 from sglang_eagle31.bench.plan import Cell
 from sglang_eagle31.bench.results import Results
 from sglang_eagle31.bench.serving import Client
-from sglang_eagle31.bench.start import _small
-from sglang_eagle31.demo import run as demo
 from sglang_eagle31.demo.client import Answer, Run
-from sglang_eagle31.demo.compare import Difference, Outcome, Verdict
 from sglang_eagle31.demo.servers import ServerFailed, _group_members, popen
+from sglang_eagle31.same_answers.ties import tie_rule
 
 ARMS = [Arm("none"), Arm("guard", ("--speculative-algorithm", "EAGLE31"))]
 RATES = {"none": 10.0, "guard": 20.0}
@@ -110,52 +108,43 @@ def answer(tokens, histogram=()):
     return Answer("p", "t", (1, 2), tuple(tokens), 1.0, "stop", steps, tuple(histogram))
 
 
-def test_answers_are_compared_with_the_first_arms(tmp_path, monkeypatch):
-    runs = {
-        "fake:none": Run((answer([1, 2, 3]), answer([4, 5, 6]), answer([7, 8, 9])), 1.0),
-        "fake:guard": Run((answer([1, 2, 3], [0, 1, 0]), answer([4, 5, 7], [1, 0, 1]), answer([7, 9, 9], [3])), 1.0),
-    }
+def test_answers_are_compared_with_the_first_arms_and_every_token_is_checked(tmp_path, monkeypatch):
+    """The server of the first arm counts up, and after 5 finds 7 nearly as good as 6."""
     asked = []
 
-    def judge(url, plain, speculative, bound):
-        asked.append((url, plain, speculative, bound))
-        tie = Verdict(Outcome.TIE, 2, Difference(2, 6, 7), 0.1)
-        return [Verdict(Outcome.SAME, 3), tie, Verdict(Outcome.DIFFERENT, 1, Difference(1, 8, 9), 2.0)]
+    def told(prefix):
+        return {prefix[-1] + 1: -0.5, **({7: -0.6} if prefix[-1] == 5 else {})}
 
+    def reply(path, body):
+        asked.append(body["input_ids"])
+        return 200, {"meta_info": input_logprobs(body, told)}
+
+    runs = {
+        "fake:none": Run((answer([3, 4, 5]), answer([3, 4, 5, 6]), answer([3, 4, 5, 6, 7])), 1.0),
+        "fake:guard": Run(
+            (answer([3, 4, 5], [0, 1, 0]), answer([3, 9, 10], [1, 0, 1]), answer([3, 4, 5, 7, 90], [3])), 1.0
+        ),
+    }
     monkeypatch.setattr(bench.identity, "chat_all", lambda url, *_: runs[url])
-    monkeypatch.setattr(bench.identity, "judge_all", judge)
     sets = {"chat": type("Set", (), {"chats": [[], [], []]})()}
-    asker = bench.Identity(sets, "none", 3, 8, 0.25)
-    found = go(tmp_path, FakeTurns(), FakeSender(RATES), asker).identity["chat"]
-    assert asked == [("fake:none", runs["fake:none"], runs["fake:guard"], 0.25)] and set(found) == {"guard"}
+    asker = bench.Identity(sets, "none", 3, 8, tie_rule("bfloat16"))
+    with serving(reply) as url:
+        runs[url] = runs["fake:none"]
+        turns = FakeTurns()
+        turns.urls["none"] = url
+        found = go(tmp_path, turns, FakeSender(RATES), asker).identity["chat"]
+    first, second, third = ([1, 2, *one.token_ids] for one in runs["fake:guard"].answers)
+    assert asked == [first, second[:4], second, third[:6], third] and set(found) == {"guard"}
     guard = found["guard"]
     assert [guard[key] for key in ("prompts", "same", "tie", "different")] == [3, 1, 1, 1]
-    assert (guard["tokens"], guard["tokens_compared"], guard["accept_length"]) == (9, 6, 1.5)
+    assert (guard["tokens"], guard["tokens_compared"], guard["accept_length"]) == (11, 7, 1.5)
+    assert [guard[f"tokens_{key}"] for key in ("checked", "tied", "differing")] == [11, 1, 2]
     assert guard["accept_by_depth"] == pytest.approx([2 / 6, 1 / 6])
     assert guard["first_differences"] == [
-        {"prompt": 2, "outcome": "different", "token": 1, "gap": 2.0},
-        {"prompt": 1, "outcome": "tie", "token": 2, "gap": 0.1},
+        {"prompt": 1, "outcome": "different", "token": 1, "gap": 29.5},
+        {"prompt": 2, "outcome": "tie", "token": 3, "gap": pytest.approx(0.1)},
     ]
-
-
-def test_a_difference_is_settled_by_the_logits_at_its_place(tmp_path, monkeypatch):
-    runs = {"fake:none": Run((answer([7, 8]),), 1.0), "fake:guard": Run((answer([7, 9], [1]),), 1.0)}
-    difference = Verdict(Outcome.DIFFERENT, 1, Difference(1, 8, 9), 0.5)
-    monkeypatch.setattr(bench.identity, "chat_all", lambda url, *_: runs[url])
-    monkeypatch.setattr(bench.identity, "judge_all", lambda *_: [difference])
-    monkeypatch.setattr(demo, "best_logit", lambda model, dtype, prefix: {(1, 2, 7): 38.75}[tuple(prefix)])
-    sets = {"chat": type("Set", (), {"chats": [[]]})()}
-    asker = bench.Identity(sets, "none", 1, 8, 0.25, partial(demo.settle_all, tmp_path, "bfloat16"))
-    found = go(tmp_path, FakeTurns(), FakeSender(RATES), asker).identity["chat"]["guard"]
-    assert (found["tie"], found["different"]) == (1, 0)
-
-
-def test_only_a_small_target_is_loaded_for_it(tmp_path, monkeypatch):
-    assert not _small(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"12")
-    assert _small(tmp_path)
-    monkeypatch.setattr("sglang_eagle31.bench.start.SMALL", 1)
-    assert not _small(tmp_path)
+    assert [(one["prompt"], one["index"], one["token"]) for one in guard["wrong_tokens"]] == [(1, 1, 9), (2, 4, 90)]
 
 
 COUNTER = "import time\nn = 0\nwhile True:\n    n += 1; print(n, flush=True); time.sleep(0.01)\n"

@@ -7,11 +7,13 @@ import pytest
 from rich.console import Console
 
 from sglang_eagle31.demo.client import Answer, Run, load_prompts
-from sglang_eagle31.demo.compare import Difference, Outcome, Verdict
 from sglang_eagle31.demo.report import Tree, provenance, render, summarise
+from sglang_eagle31.same_answers.compare import Difference, Outcome, Verdict
+from sglang_eagle31.same_answers.tokens import Tokens, Unlikely
 
 REQUIRED = (
-    *("identical", "ties", "accept_length", "accept_by_depth"),
+    *("identical", "ties", "differing", "tokens_compared", "accept_length", "accept_by_depth"),
+    *("tokens_checked", "tokens_tied", "tokens_differing"),
     *("plain_tok_s", "spec_tok_s", "ratio", "prompts", "versions"),
 )
 TREE = Tree(steps=3, topk=1, draft_tokens=4)
@@ -35,9 +37,11 @@ def result(verdicts, **changes):
     return record | changes
 
 
-SAME = Verdict(Outcome.SAME, 20)
-TIE = Verdict(Outcome.TIE, 8, Difference(8, 3, 4), 0.125)
-DIFFERENT = Verdict(Outcome.DIFFERENT, 9, Difference(9, 3, 4), 2.5)
+SAME = Verdict(Outcome.SAME, 20, tokens=Tokens(20))
+TIE = Verdict(Outcome.TIE, 8, Difference(8, 3, 4), 0.125, tokens=Tokens(40, (Unlikely(8, 4, 0.125, True),)))
+DIFFERENT = Verdict(Outcome.DIFFERENT, 9, Difference(9, 3, 4), 2.5, tokens=Tokens(40, (Unlikely(9, 4, 2.5, False),)))
+LATER = Verdict(Outcome.TIE, 8, Difference(8, 3, 4), 0.125, tokens=Tokens(40, (Unlikely(30, 7, 1.5, False),)))
+"""A tie, and a wrong token behind it."""
 
 
 def test_record_has_the_promised_keys_and_is_json():
@@ -79,7 +83,14 @@ def test_one_difference_is_enough():
     assert (entry["index"], entry["plain_token"], entry["spec_token"], entry["gap"]) == (9, 3, 4, 2.5)
 
 
-@pytest.mark.parametrize(("verdict", "words"), [(TIE, "yes"), (DIFFERENT, "NO")])
+def test_a_wrong_token_behind_a_tie_is_enough():
+    record = result([SAME, TIE, LATER])
+    assert (record["identical"], record["ties"], record["differing"]) == (False, 2, 0)
+    assert [record[f"tokens_{name}"] for name in ("checked", "tied", "differing")] == [100, 1, 1]
+    assert record["per_prompt"][2]["unlikely"] == [{"index": 30, "token": 7, "gap": 1.5, "outcome": "different"}]
+
+
+@pytest.mark.parametrize(("verdict", "words"), [(TIE, "yes"), (DIFFERENT, "NO"), (LATER, "NO")])
 def test_table(verdict, words):
     out = io.StringIO()
     Console(file=out, width=120).print(render(result([SAME, SAME, verdict])))
@@ -93,6 +104,15 @@ def test_table(verdict, words):
     ):
         assert expected in text
     assert ("differs: 'Why?' at token 9" in text) == (verdict is DIFFERENT)
+    assert ("wrong: 'Why?': token 30, 7, is 1.500 below" in text) == (verdict is LATER)
+    assert f"tokens checked by the logits without speculation: {int(verdict is TIE)} ties" in text
+
+
+@pytest.mark.parametrize(("bound", "words"), [(0.25, "logit gap allowed 0.25"), (0.0, "none is allowed; 36 of 100")])
+def test_the_table_says_what_a_tie_is(bound, words):
+    out = io.StringIO()
+    Console(file=out, width=160).print(render(result([SAME, TIE, TIE], tie_bound=bound)))
+    assert words in out.getvalue()
 
 
 def test_tree_flags():

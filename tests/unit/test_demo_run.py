@@ -1,22 +1,24 @@
 """The client against a small HTTP server that speaks SGLang's two routes, and the demo as a whole on top of it."""
 
 import json
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
 import requests
+from logprob_fakes import input_logprobs
+from logprob_fakes import serving as serving_replies
 
 from sglang_eagle31.cli import main
 from sglang_eagle31.demo import run as demo
-from sglang_eagle31.demo.client import chat, chat_all, next_token
+from sglang_eagle31.demo.client import chat, chat_all
 from sglang_eagle31.demo.device import dtype_on, here
 from sglang_eagle31.demo.report import Tree
+from sglang_eagle31.same_answers import logits
 
 QUESTION = [{"role": "user", "content": "Why?"}]
+PROMPT = [1, 2]
 PLAIN = [10, 11, 12, 13]
 
 
@@ -26,52 +28,34 @@ class FakeModel:
 
     token_ids: list[int]
     histogram: list[int] = field(default_factory=list)
-    logprobs: dict[int, float] = field(default_factory=dict)
+    logprobs: dict[int, dict[int, float]] = field(default_factory=dict)
+    """By index of the answer, where it is not sure of its own token."""
     bodies: list[dict] = field(default_factory=list)
     info: dict = field(default_factory=dict)
+    full: bool = False
 
     def reply(self, path, body):
         self.bodies.append(body)
         if path == "/generate":
-            top = sorted(self.logprobs.values(), reverse=True)[: body["top_logprobs_num"]]
-            wanted = [[self.logprobs[token], token, None] for token in body["token_ids_logprob"]]
-            meta = {"output_token_ids_logprobs": [wanted], "output_top_logprobs": [[[v, 0, None] for v in top]]}
-            return {"meta_info": meta}
+            return (400, "Input length exceeds") if self.full else (200, {"meta_info": input_logprobs(body, self.told)})
+        if path != "/v1/chat/completions":
+            return 400, "no such route"
         choice = {
             "message": {"content": "Because."},
             "finish_reason": "stop",
-            "prompt_token_ids": [1, 2],
+            "prompt_token_ids": PROMPT,
             "response_token_ids": self.token_ids[: body["max_tokens"]],
         }
         details = {"spec_verify_ct": sum(self.histogram), "spec_correct_drafts_histogram": self.histogram}
-        return {"choices": [choice], "sglext": {"spec_tokens_details": details} if self.histogram else None}
+        return 200, {"choices": [choice], "sglext": {"spec_tokens_details": details} if self.histogram else None}
+
+    def told(self, prefix):
+        index = len(prefix) - len(PROMPT)
+        return {self.token_ids[index]: -0.5, **self.logprobs.get(index, {})}
 
 
-@contextmanager
 def serving(model):
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            known = self.path in ("/generate", "/v1/chat/completions")
-            self.send_response(200 if known else 400)
-            self.end_headers()
-            self.wfile.write(json.dumps(model.reply(self.path, body)).encode() if known else b"no such route")
-
-        def do_GET(self):
-            self.send_response(200 if self.path == "/server_info" else 404)
-            self.end_headers()
-            self.wfile.write(json.dumps(model.info).encode())
-
-        def log_message(self, *args):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    return serving_replies(model.reply, model.info)
 
 
 def test_chat_reads_tokens_and_acceptance():
@@ -82,7 +66,7 @@ def test_chat_reads_tokens_and_acceptance():
     assert answer.token_ids == tuple(PLAIN)
     assert (answer.verify_steps, answer.accepted_histogram) == (2, (1, 0, 1))
     assert answer.tokens_per_second == 4 / answer.seconds
-    assert model.bodies[0]["temperature"] == 0
+    assert (model.bodies[0]["temperature"], model.bodies[0]["repetition_penalty"]) == (0, 1.0)
     assert not model.bodies[0].get("logprobs")
 
 
@@ -103,14 +87,6 @@ def test_chat_all_warms_up_without_counting(concurrency):
         run = chat_all(url, [QUESTION] * 6, 3, concurrency, lambda: counted.append(1))
     assert (len(run.answers), len(counted), len(model.bodies)) == (6, 6, 7)
     assert run.tokens_per_second == 18 / run.seconds
-
-
-def test_next_token():
-    model = FakeModel(PLAIN, logprobs={5: -0.5, 6: -1.0, 7: -3.0})
-    with serving(model) as url:
-        found = next_token(url, [1, 2, 10], [7, 6], top=2)
-    assert (found.wanted, found.top) == ({7: -3.0, 6: -1.0}, (-0.5, -1.0))
-    assert model.bodies[0]["input_ids"] == [1, 2, 10]
 
 
 @pytest.fixture
@@ -162,21 +138,46 @@ def test_rounds_that_the_guard_ran_without_a_draft_are_told(fake_demo, capsys):
         (0.125, None, (), 0, 2),
         (0.5, 30.0, (), 1, 0),
         (0.5, 40.0, (), 0, 2),
-        (0.125, None, ("--dtype", "float32"), 1, 0),
+        (0.125, 16.0, ("--dtype", "float32"), 1, 0),
+        (0.0, None, ("--dtype", "float32"), 1, 0),
     ],
 )
 def test_a_difference_is_judged_by_the_logits_without_speculation(
-    fake_demo, monkeypatch, gap, best, options, code, ties
+    fake_demo, monkeypatch, tmp_path, gap, best, options, code, ties
 ):
     prefixes = []
-    monkeypatch.setattr(demo, "best_logit", lambda model, dtype, prefix: prefixes.append(prefix) or best)
-    plain = FakeModel(PLAIN, logprobs={12: -0.5, 99: -0.5 - gap})
-    result = fake_demo(plain, FakeModel([10, 11, 99, 98], [2, 1]), *options)
+    monkeypatch.setattr(logits, "best_logit", lambda model, dtype, prefix: prefixes.append(prefix) or best)
+    (tmp_path / "model.safetensors").write_bytes(b"small")
+    plain = FakeModel(PLAIN, logprobs={2: {12: -0.5, 99: -0.5 - gap}})
+    result = fake_demo(plain, FakeModel([10, 11, 99, 13], [2, 1]), *options)
     assert (result[0], result[1]["identical"], result[1]["ties"]) == (code, code == 0, ties)
-    assert prefixes == ([[1, 2, 10, 11]] * 2 if best else [])
-    if "float32" not in options:
-        assert plain.bodies[-1]["input_ids"] == [1, 2, 10, 11]
-        assert [entry["gap"] for entry in result[1]["per_prompt"]] == [gap, gap]
+    assert all(prefix == [1, 2, 10, 11] for prefix in prefixes) and bool(prefixes) == (best is not None)
+    asked = [body["input_ids"] for body in plain.bodies if "input_ids" in body]
+    assert asked[:2] == [[1, 2, 10, 11, 99], [1, 2, 10, 11, 99, 13]]
+    assert [entry["gap"] for entry in result[1]["per_prompt"]] == [gap, gap]
+
+
+def test_every_token_is_checked_also_behind_a_tie(fake_demo, capsys):
+    """The comparison calls both answers a tie; the last token is one that the model never gives."""
+    plain = FakeModel(PLAIN, logprobs={2: {12: -0.5, 99: -0.625}})
+    code, record, _ = fake_demo(plain, FakeModel([10, 11, 99, 98], [2, 1]))
+    assert (code, record["identical"]) == (1, False)
+    assert (record["ties"], record["differing"], record["tokens_compared"]) == (2, 0, 4)
+    assert (record["tokens"], record["tokens_checked"]) == (8, 8)
+    assert (record["tokens_tied"], record["tokens_differing"]) == (2, 2)
+    assert record["per_prompt"][0]["unlikely"] == [
+        {"index": 2, "token": 99, "gap": 0.125, "outcome": "tie"},
+        {"index": 3, "token": 98, "gap": 29.5, "outcome": "different"},
+    ]
+    assert "token 3, 98, is 29.500 below the best logit" in " ".join(capsys.readouterr().out.split())
+    code, record, _ = fake_demo(plain, FakeModel([10, 11, 99, 13], [2, 1]))
+    assert (code, record["identical"], record["tokens_tied"], record["tokens_differing"]) == (0, True, 2, 0)
+
+
+def test_a_server_that_cannot_take_the_answers_back_is_an_error(fake_demo, capsys):
+    with pytest.raises(FileNotFoundError):
+        fake_demo(FakeModel(PLAIN, full=True), FakeModel(PLAIN, [0, 0, 0, 1]))
+    assert "error: http://127.0.0.1" in (told := capsys.readouterr().err) and "fix: shorter answers" in told
 
 
 def test_both_servers_of_a_gpu_have_the_same_attention(monkeypatch):

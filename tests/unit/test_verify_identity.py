@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
+from logprob_fakes import input_logprobs
 from rich.console import Console
 
 from sglang_eagle31.cli import main
@@ -19,7 +20,10 @@ EAGLE = {**PLAIN, "speculative_algorithm": "EAGLE3"}
 
 
 class Fake(BaseHTTPRequestHandler):
-    """Counts up from the prompt's last token; ``changes`` maps a prefix's length to another token, ``logits`` tells."""
+    """Counts up from the prompt's last token; ``changes`` maps a prefix's length to another token.
+
+    It tells ``best`` of that token, and what ``logits`` has of others.
+    """
 
     def do_GET(self):
         self.send(200, self.server.info)
@@ -58,9 +62,10 @@ class Fake(BaseHTTPRequestHandler):
         return 200, {"choices": [choice], "sglext": {"spec_tokens_details": {"spec_verify_ct": self.server.rounds}}}
 
     def tell(self, body):
-        wanted = [[self.server.logits.get(token, -9.0), token, None] for token in body["token_ids_logprob"]]
-        meta = {"output_token_ids_logprobs": [wanted], "output_top_logprobs": [[[self.server.best, 0, None]]]}
-        return {"output_ids": [0], "meta_info": meta}
+        return {"output_ids": [0], "meta_info": input_logprobs(body, self.logprobs)}
+
+    def logprobs(self, prefix):
+        return {self.answer(prefix, 1)[0]: self.server.best, **self.server.logits}
 
     def send(self, status, answer):
         if self.server.late:
@@ -130,6 +135,8 @@ def test_the_same_answers(serve, compare) -> None:
     status, record, text = compare(serve(EAGLE), serve(PLAIN), *bodies, more=["--concurrency", "2"])
     assert status == 0 and record["identical"] and record["counts"]["same"] == 3 and "identical" in text
     assert (record["tokens"], record["tokens_compared"], record["speculative_steps"]) == (16, 16, 9)
+    assert (record["tokens_checked"], record["tokens_tied"], record["tokens_differing"]) == (16, 0, 0)
+    assert record["tokens_not_checked"] == {} and "16 of 16 tokens checked by the logits" in text
     assert record["versions"]["torch"]
 
 
@@ -149,8 +156,12 @@ def test_the_first_difference_with_both_servers_logprobs(serve, compare, body) -
     assert (ours["best"], ours["speculative_token"], ours["baseline_token"], ours["gap"]) == (-0.5, -0.5, -1.0, 0.5)
     assert (theirs["speculative_token"], theirs["baseline_token"], theirs["gap"]) == (-2.0, -0.5, 1.5)
     prompt = body.get("input_ids") or [ord(letter) for letter in body["text"]]
-    asked = [b for b in second.bodies if "token_ids_logprob" in b]
-    assert asked[0]["input_ids"] == [*prompt, before, before + 1] and asked[0]["token_ids_logprob"] == [99, before + 2]
+    for server in (first, second):
+        (asked,) = (b for b in server.bodies if "token_ids_logprob" in b)
+        assert asked["input_ids"] == [*prompt, before, before + 1, 99] and asked["token_ids_logprob"] == [before + 2]
+    assert second.bodies[-1]["input_ids"] == [*prompt, before, before + 1, *range(99, 103)]
+    assert [record[f"tokens_{name}"] for name in ("checked", "tied", "differing")] == [12, 0, 1]
+    assert entry["unlikely"] == [{"choice": 0, "index": 2, "token": 99, "gap": 1.5, "outcome": "different"}]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +185,7 @@ def test_ties(serve, compare, dtype, ours, theirs, more, status) -> None:
     found, record, text = compare(first, second, native([7, 8]), more=more)
     assert found == status and record["counts"]["tie"] == (status == 3)
     assert ("identical up to ties" in text) == (status == 3) and not record["identical"]
+    assert record["tokens_checked"] == record["tokens"] == 6
 
 
 def test_an_answer_that_ends_is_never_a_tie(serve, compare) -> None:
@@ -187,14 +199,139 @@ def test_an_answer_that_ends_is_never_a_tie(serve, compare) -> None:
     assert record["requests"][0]["speculative_token"] is None and record["requests"][0]["position"] == 3
 
 
-def test_without_logprobs_a_difference_is_no_tie(serve, compare) -> None:
+class Silent(Fake):
+    """Tells no log-probabilities."""
+
+    def tell(self, body):
+        return {"meta_info": {}}
+
+
+def test_a_difference_that_only_one_server_tells_of_is_no_tie(serve, compare) -> None:
     info = {"dtype": "bfloat16"}
-    first = serve({**EAGLE, **info}, changes={4: 99}, logits={99: -0.5, 11: -0.5})
-    second = serve({**PLAIN, **info})
-    second.RequestHandlerClass = type("Silent", (Fake,), {"tell": lambda self, body: {"meta_info": {}}})
+    first = serve({**EAGLE, **info}, changes={4: 99})
+    second = serve({**PLAIN, **info}, logits={99: -0.5})
+    first.RequestHandlerClass = Silent
     status, record, text = compare(first, second, native([7, 8]))
-    assert status == 1 and record["requests"][0]["logprobs"] == {} and "does not tell" in record["notes"][0]
-    assert "not told" in text
+    assert status == 1 and "does not tell" in record["notes"][0] and "not told" in text
+    assert set(record["requests"][0]["logprobs"]) == {"baseline"}
+
+
+def test_a_baseline_that_does_not_tell_is_an_error(serve, compare) -> None:
+    second = serve(PLAIN)
+    second.RequestHandlerClass = Silent
+    status, _, text = compare(serve(EAGLE), second, native([7, 8]))
+    assert status == 2 and f"request 1: {second.url}: does not tell log-probabilities of its input" in text
+    status, _, text = compare(serve(EAGLE), second, {"text": "a", "sampling_params": {"temperature": 0}})
+    assert status == 2
+
+
+def test_a_context_without_room_for_the_answer_is_an_error(serve, compare) -> None:
+    class Full(Fake):
+        def send(self, status, answer):
+            full = "input_token_logprobs" in answer.get("meta_info", {})
+            super().send(*((400, {"error": "Input length exceeds"}) if full else (status, answer)))
+
+    second = serve(PLAIN)
+    second.RequestHandlerClass = Full
+    status, _, text = compare(serve(EAGLE), second, native([7, 8]))
+    assert status == 2 and "request 1" in text and "2 + 6 tokens" in text and "fix: shorter answers" in text
+
+
+def test_a_wrong_token_behind_a_tie_is_found(serve, compare) -> None:
+    info = {"dtype": "bfloat16"}
+    first = serve({**EAGLE, **info}, changes={4: 99, 6: 200}, logits={11: -0.5})
+    second = serve({**PLAIN, **info}, logits={99: -0.625})
+    status, record, text = compare(first, second, native([7, 8]), native([1, 2, 3, 4, 5, 6, 7]))
+    assert status == 1 and (record["counts"]["tie"], record["counts"]["different"]) == (0, 1)
+    entry = record["requests"][0]
+    assert (entry["what"], entry["position"]) == ("token 4, by the logits without speculation", 2)
+    assert [(one["index"], one["token"], one["outcome"]) for one in entry["unlikely"]] == [
+        (2, 99, "tie"),
+        (4, 200, "different"),
+    ]
+    assert (record["tokens_checked"], record["tokens_tied"], record["tokens_differing"]) == (12, 1, 1)
+    assert "wrong: request 1, token 4 (200): 29.5000 below the best logit without speculation" in text
+
+
+def test_the_same_answers_are_not_enough_where_the_logits_say_otherwise(serve, compare) -> None:
+    info = {"dtype": "bfloat16"}
+    servers = serve({**EAGLE, **info}), serve({**PLAIN, **info}, logits={500: 0.0})
+    status, record, text = compare(*servers, native([7, 8]))
+    assert "wrong: request 1, token 0 (9): 0.5000 below" in text and "; 6 wrong tokens in all" in text
+    assert status == 1 and record["tokens_differing"] == 6 and record["counts"]["different"] == 1
+    status, record, _ = compare(serve({**EAGLE, **info}), serve({**PLAIN, **info}, logits={500: -0.4}), native([7, 8]))
+    assert status == 0 and record["identical"] and (record["tokens_tied"], record["tokens_differing"]) == (6, 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (native([1], frequency_penalty=0.5, min_new_tokens=3), "frequency_penalty, min_new_tokens"),
+        (native([1], presence_penalty=-1), "presence_penalty"),
+        (native([1], repetition_penalty=1.2), "repetition_penalty"),
+        (native([1], json_schema="{}"), "json_schema"),
+        ({**native([1]), "custom_logit_processor": "x"}, "custom_logit_processor"),
+        ({**native([1]), "lora_path": "x"}, "lora_path"),
+        ({**native([1]), "session_params": {"id": "x"}}, "session_params"),
+        (chat("four", min_tokens=2), "min_tokens"),
+        (chat("four", regex="a*"), "regex"),
+        (chat("four", response_format={"type": "json_object"}), "response_format"),
+        (chat("four", tools=[{"type": "function"}]), "tools"),
+        (chat("four", model="base:adapter"), "an adapter"),
+        (chat([{"type": "image_url"}]), "multimodal messages"),
+    ],
+)
+def test_tokens_that_logits_alone_do_not_decide_are_compared_only_and_counted(serve, compare, body, why) -> None:
+    """The logits speak against every token."""
+    second = serve(PLAIN, logits={500: 9.0})
+    status, record, text = compare(serve(EAGLE), second, body)
+    assert status == 0 and (record["tokens"], record["tokens_compared"]) == (6, 6)
+    assert record["tokens_checked"] == 0 and record["tokens_not_checked"] == {why: 6}
+    assert f"tokens not checked by the logits: 6 ({why})" in text
+    assert not any(one.get("return_logprob") for one in second.bodies)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        native([1], frequency_penalty=0, repetition_penalty=1.0, min_new_tokens=0, json_schema=None, stop=["x"], n=1),
+        native([1], stop_token_ids=[5], ignore_eos=True, top_k=1),
+        chat("four", response_format={"type": "text"}, presence_penalty=0.0, model="org/model", tools=None),
+        chat([{"type": "text", "text": "x"}]),
+    ],
+)
+def test_what_changes_no_logit_does_not_hinder_the_check(serve, compare, body) -> None:
+    status, record, _ = compare(serve(EAGLE), serve(PLAIN), body)
+    assert (status, record["tokens_checked"], record["tokens_not_checked"]) == (0, 6, {})
+
+
+def test_a_logit_bias_counts_in_the_check(serve, compare) -> None:
+    """Both servers say 50 at each third place; its logit is far below, but for the bias."""
+    changes = {4: 50}
+    first, second = serve(EAGLE, changes=changes), serve(PLAIN, changes=changes)
+    second.RequestHandlerClass = type("Bare", (Fake,), {"logprobs": lambda self, prefix: {prefix[-1] + 1: -0.5}})
+    status, record, _ = compare(first, second, native([7, 8], 3, logit_bias={"50": 30.0}))
+    assert (status, record["tokens_checked"], record["tokens_differing"]) == (1, 3, 2)
+    assert [one["index"] for one in record["requests"][0]["unlikely"]] == [0, 1]
+    status, record, _ = compare(first, second, native([7, 8], 3))
+    assert [one["index"] for one in record["requests"][0]["unlikely"]] == [2]
+
+
+def test_penalties_that_the_server_adds_are_seen(serve, compare, tmp_path) -> None:
+    """Those of the model's generation_config.json in chats, and those of the server in the native route."""
+    (tmp_path / "generation_config.json").write_text('{"repetition_penalty": 1.05}')
+    model = {"model_path": str(tmp_path), "sampling_defaults": "model"}
+    found = {
+        "model": model,
+        "openai": {**model, "sampling_defaults": "openai"},
+        "server": {"preferred_sampling_params": '{"presence_penalty": 1}'},
+    }
+    counted = {}
+    for name, more in found.items():
+        servers = serve({**EAGLE, **more}), serve({**PLAIN, **more})
+        bodies = chat("four"), chat("four", repetition_penalty=1.0), native([1])
+        counted[name] = compare(*servers, *bodies)[1]["tokens_not_checked"]
+    assert counted == {"model": {"repetition_penalty": 6}, "openai": {}, "server": {"presence_penalty": 6}}
 
 
 def test_what_else_may_differ(serve, compare) -> None:
@@ -210,6 +347,7 @@ def test_sampled_requests_are_counted_apart_or_made_greedy(serve, compare) -> No
     sampled = [native([1], temperature=1.0), {**chat("ab"), "temperature": None}]
     status, record, _ = compare(serve(EAGLE, changes={3: 50}), serve(PLAIN), *sampled, native([1, 2, 3, 4]))
     assert status == 0 and record["counts"]["sampled"] == 2 and record["counts"]["same"] == 1
+    assert record["tokens_checked"] == 6 and record["tokens_not_checked"] == {"sampled": 12}
     status, _, text = compare(serve(EAGLE), serve(PLAIN), *sampled)
     assert status == 2 and "--greedy" in text
     first = serve(EAGLE)
@@ -275,5 +413,5 @@ def test_both_servers_started_here(serve, tmp_path, asked, in_time) -> None:
     assert [name for name, _ in started] == names
     assert started[0][1] == started[4][1] == [*both, *only] and started[2][1] == [*both, *in_time]
     (finding,) = identity.findings
-    assert identity.status == 1 and finding.on_speculative.speculative == finding.on_baseline.baseline == -1.0
+    assert identity.status == 1 and finding.on_speculative.told[99] == finding.on_baseline.told[11] == -1.0
     assert split_flags(["--speculative-algorithm", "EAGLE3"]) == ([], ["--speculative-algorithm", "EAGLE3"])

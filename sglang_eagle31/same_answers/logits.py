@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
+
+SMALL = 4 << 30
+"""Bytes of weights up to which a target is loaded beside its server."""
+
+BestLogit = Callable[[Sequence[int]], float]
+"""The largest logit after a prefix of token ids."""
+
+
+def of_target(model: Path, dtype: str) -> BestLogit | None:
+    """`best_logit` of the target in ``model``, which is loaded at the first call; None if it is not small."""
+    size = sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    return partial(best_logit, model, dtype) if 0 < size <= SMALL else None
 
 
 def best_logit(model: Path, dtype: str, prefix: Sequence[int]) -> float:
