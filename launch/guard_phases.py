@@ -29,9 +29,8 @@ from sglang_eagle31.bench.counters import guards
 from sglang_eagle31.bench.turns import turns
 from sglang_eagle31.cost.shape import Shape
 from sglang_eagle31.demo.client import load_prompts
-from sglang_eagle31.demo.model import prepare_model
-from sglang_eagle31.demo.report import provenance
-from sglang_eagle31.demo.run import HEAD, PROMPTS
+from sglang_eagle31.demo.model import HEAD, PROMPTS, prepare_model
+from sglang_eagle31.demo.provenance import provenance
 from sglang_eagle31.demo.servers import Server, serve_sglang
 
 PHASES = ("good", "dead", "good again")

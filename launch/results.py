@@ -24,11 +24,12 @@ import twins
 import twins_view
 
 from sglang_eagle31.bench.results import portable
-from sglang_eagle31.demo.model import prepare_model
-from sglang_eagle31.demo.report import Tree, provenance
+from sglang_eagle31.demo.model import PROMPTS, prepare_model
+from sglang_eagle31.demo.provenance import provenance
+from sglang_eagle31.demo.report import Tree
 from sglang_eagle31.demo.servers import Server, ServerFailed, serve_sglang
 from sglang_eagle31.robust.conditions import parse_conditions, parse_contexts
-from sglang_eagle31.robust.run import PROMPTS, Options, run
+from sglang_eagle31.robust.run import Options, run
 
 ROOT = Path(__file__).resolve().parents[1]
 HEADS = ROOT / "launch/heads"

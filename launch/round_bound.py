@@ -24,9 +24,8 @@ from tqdm import tqdm
 from sglang_eagle31.bench.arms import GUARD_FLAG, Arm
 from sglang_eagle31.bench.turns import Turns, turns
 from sglang_eagle31.cost.shape import NO_SPECULATION, Shape
-from sglang_eagle31.demo.model import prepare_model
-from sglang_eagle31.demo.report import provenance
-from sglang_eagle31.demo.run import HEAD, PROMPTS
+from sglang_eagle31.demo.model import HEAD, PROMPTS, prepare_model
+from sglang_eagle31.demo.provenance import provenance
 from sglang_eagle31.demo.servers import serve_sglang
 from sglang_eagle31.tune.client import HttpLoad
 from sglang_eagle31.tune.learn import accept_length, learn

@@ -16,8 +16,7 @@ from guard_phases import FLAGS
 
 from sglang_eagle31.bench.results import portable
 from sglang_eagle31.cost.shape import Shape
-from sglang_eagle31.demo.model import prepare_model
-from sglang_eagle31.demo.run import HEAD, PROMPTS
+from sglang_eagle31.demo.model import HEAD, PROMPTS, prepare_model
 from sglang_eagle31.demo.servers import serve_sglang
 from sglang_eagle31.tune.answer import Options
 from sglang_eagle31.tune.run import Asked, run

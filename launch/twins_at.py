@@ -23,10 +23,10 @@ import results
 import twins
 
 from sglang_eagle31.bench.results import portable
-from sglang_eagle31.demo.model import prepare_model
-from sglang_eagle31.demo.report import Tree, provenance
+from sglang_eagle31.demo.model import PROMPTS, prepare_model
+from sglang_eagle31.demo.provenance import provenance
+from sglang_eagle31.demo.report import Tree
 from sglang_eagle31.demo.servers import serve_sglang
-from sglang_eagle31.robust.run import PROMPTS
 from sglang_eagle31.robust.statistics import Array, acceptance, length, ratio, table
 
 Found = dict[str, dict[int, list[int]]]

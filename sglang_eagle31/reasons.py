@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sglang_eagle31.audit.elsewhere import CAPTURES_LAST_BOUNDARY, SGLANG_TARGETS
+from sglang_eagle31.audit.sglang_targets import CAPTURES_LAST_BOUNDARY, SGLANG_TARGETS
 from sglang_eagle31.drafter.reading import Target
 from sglang_eagle31.drafter.spec import DrafterSpec
 

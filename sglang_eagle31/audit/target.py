@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sglang_eagle31.audit.elsewhere import CAPTURES_LAST_BOUNDARY
+from sglang_eagle31.audit.sglang_targets import CAPTURES_LAST_BOUNDARY
 from sglang_eagle31.drafter.checkpoint import Checkpoint, local_folder
 from sglang_eagle31.drafter.keys import is_count
 from sglang_eagle31.drafter.reading import Target

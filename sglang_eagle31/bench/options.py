@@ -14,8 +14,8 @@ from typing import Any
 from sglang_eagle31.bench.arms import BUILT_IN, Arm
 from sglang_eagle31.bench.prompts import NAMES, PromptSet
 from sglang_eagle31.cost.shape import Shape
-from sglang_eagle31.demo.report import provenance
-from sglang_eagle31.demo.run import HEAD
+from sglang_eagle31.demo.model import HEAD
+from sglang_eagle31.demo.provenance import provenance
 
 FEWEST, MOST = 8, 64
 """Requests of a cell: twice the concurrency, within these, but one for each user at least."""

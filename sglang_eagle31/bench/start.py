@@ -18,8 +18,7 @@ from sglang_eagle31.bench.run import Identity, Measured, folder_of, sweep
 from sglang_eagle31.bench.serving import Client, client
 from sglang_eagle31.bench.turns import Serve, turns
 from sglang_eagle31.demo.client import chat
-from sglang_eagle31.demo.model import prepare_model
-from sglang_eagle31.demo.run import no_head
+from sglang_eagle31.demo.model import no_head, prepare_model
 from sglang_eagle31.demo.servers import serve_sglang
 from sglang_eagle31.robust.prompts import Renderer
 from sglang_eagle31.same_answers import logits

@@ -35,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """0: same tokens; 1: a token differs; 2: no model, or a server did not come up; 130: interrupted."""
     from sglang_eagle31.demo import device
     from sglang_eagle31.demo import run as demo
+    from sglang_eagle31.demo.model import HEAD
     from sglang_eagle31.demo.report import Tree
     from sglang_eagle31.demo.servers import ServerFailed
 
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"[demo] {on}, {dtype}: {why}", flush=True)
     options = demo.Options(
         tree=Tree(args.steps, args.topk, args.draft_tokens),
-        head=args.head or demo.HEAD,
+        head=args.head or HEAD,
         prompts=args.prompts,
         tokens=args.tokens,
         concurrency=args.concurrency,

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--limit {args.limit}: expected at least 1; fix: --limit 8")
     record, prompts, facts = _served(args.url) if args.url else _offline(args)
     verdict = judge(record)
-    from sglang_eagle31.demo.report import provenance
+    from sglang_eagle31.demo.provenance import provenance
 
     result = report.result(record, verdict, prompts, {**facts, "provenance": provenance(sys.argv)})
     title = f"{facts['head']} ({facts['variant']})"

@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print tables and diagnosis, write JSON and picture."""
+    from sglang_eagle31.demo.model import PROMPTS
     from sglang_eagle31.robust import conditions
     from sglang_eagle31.robust import run as robust
 
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         model=args.model,
         conditions=conditions.parse_conditions(args.conditions),
         contexts=conditions.parse_contexts(args.contexts),
-        prompts=args.prompts or robust.PROMPTS,
+        prompts=args.prompts or PROMPTS,
         filler=args.filler,
         limit=args.limit,
         max_tokens=args.max_tokens,

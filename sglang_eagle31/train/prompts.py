@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sglang_eagle31.train.data import read_jsonl
 from sglang_eagle31.train.filters import plain_text
+from sglang_eagle31.train.jsonl import read_jsonl
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sglang_eagle31.demo.report import provenance
+from sglang_eagle31.demo.provenance import provenance
 from sglang_eagle31.train.emit import emit
 from sglang_eagle31.train.evaluate import Score
 from sglang_eagle31.train.export import export

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from tqdm import tqdm
 
-from sglang_eagle31.demo.report import provenance
+from sglang_eagle31.demo.provenance import provenance
 from sglang_eagle31.served import server_info
 from sglang_eagle31.tune.answer import Answer, Budget, Options, answer, turns_of
 from sglang_eagle31.tune.client import HttpLoad

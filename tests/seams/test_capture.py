@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from test_static import INSTALLED
 
-from sglang_eagle31.audit.elsewhere import SGLANG_TARGETS, Capture, Stops, sglang_capture
+from sglang_eagle31.audit.elsewhere import Stops, sglang_capture
+from sglang_eagle31.audit.sglang_targets import SGLANG_TARGETS, Capture
 from sglang_eagle31.target import align_capture
 
 MODELS = INSTALLED / "sglang" / "srt" / "models"

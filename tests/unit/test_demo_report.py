@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from sglang_eagle31.demo.client import Answer, Run, load_prompts
-from sglang_eagle31.demo.report import Tree, provenance, render, summarise
+from sglang_eagle31.demo.provenance import provenance
+from sglang_eagle31.demo.report import Tree, render, summarise
 from sglang_eagle31.same_answers.compare import Difference, Outcome, Verdict
 from sglang_eagle31.same_answers.tokens import Tokens, Unlikely
 

@@ -209,7 +209,7 @@ def test_missing_head_is_refused(tmp_path, capsys):
 
 
 def test_the_demo_s_head_is_in_a_clone_only(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(demo, "HEAD", tmp_path)
+    monkeypatch.setattr("sglang_eagle31.demo.model.HEAD", tmp_path)
     assert main(["demo"]) == 2
     assert "only in a clone of the repository; fix: --head DIR" in capsys.readouterr().err
 

@@ -31,13 +31,13 @@ from elsewhere_heads import (
 
 from sglang_eagle31.audit.elsewhere import (
     CAPTURES_LAST_BOUNDARY,
-    SGLANG_TARGETS,
     Outcome,
     Stops,
     compare,
     effective_sglang,
     sglang_capture,
 )
+from sglang_eagle31.audit.sglang_targets import SGLANG_TARGETS
 from sglang_eagle31.drafter.checkpoint import Checkpoint
 from sglang_eagle31.drafter.spec import DrafterSpec
 

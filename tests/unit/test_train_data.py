@@ -15,9 +15,10 @@ from truth.rounding import EXACT, assert_within, in_float64, unit
 from sglang_eagle31.train import features
 from sglang_eagle31.train.answers import AnswerOptions, answer_prompts, read_answers
 from sglang_eagle31.train.corpora import CORPORA, chitchat_prompts, human_eval_prompts, python_doc_prompts
-from sglang_eagle31.train.data import Sample, load_shards, read_jsonl, save_shard, shards_in, tokenize_chat
+from sglang_eagle31.train.data import Sample, load_shards, save_shard, shards_in, tokenize_chat
 from sglang_eagle31.train.filters import Answers, loop_start, plain_text, without_held_out
 from sglang_eagle31.train.generate import Reply, TorchEngine
+from sglang_eagle31.train.jsonl import read_jsonl
 from sglang_eagle31.train.prompts import Prompt, file_prompts, gather, single_turn, spread, template_prompts
 from sglang_eagle31.train.target import Target, default_boundaries
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sglang_eagle31.audit.elsewhere.outcome import Effect, Loss, Outcome, Runs, Stops, compare
 from sglang_eagle31.audit.elsewhere.sglang import effective_sglang
 from sglang_eagle31.audit.elsewhere.sglang_fields import VERSION as SGLANG_VERSION
-from sglang_eagle31.audit.elsewhere.targets import CAPTURES_LAST_BOUNDARY, SGLANG_TARGETS, Capture, sglang_capture
+from sglang_eagle31.audit.elsewhere.targets import sglang_capture
 from sglang_eagle31.audit.elsewhere.vllm import VERSION as VLLM_VERSION
 from sglang_eagle31.audit.elsewhere.vllm import effective_vllm
 from sglang_eagle31.drafter.checkpoint import Checkpoint
@@ -15,9 +15,6 @@ from sglang_eagle31.drafter.reading import Target
 from sglang_eagle31.drafter.spec import DrafterSpec
 
 __all__ = [
-    "CAPTURES_LAST_BOUNDARY",
-    "SGLANG_TARGETS",
-    "Capture",
     "Effect",
     "Loss",
     "Outcome",

@@ -21,7 +21,8 @@ from sglang_eagle31.audit.elsewhere.parameters import (
 )
 from sglang_eagle31.audit.elsewhere.sglang_fields import FILES, IDS, LLAMA, MLA, sglang_causes, sglang_fields
 from sglang_eagle31.audit.elsewhere.sglang_keys import key_losses
-from sglang_eagle31.audit.elsewhere.targets import SGLANG_TARGETS, sglang_capture
+from sglang_eagle31.audit.elsewhere.targets import sglang_capture
+from sglang_eagle31.audit.sglang_targets import SGLANG_TARGETS
 from sglang_eagle31.drafter.checkpoint import Checkpoint
 from sglang_eagle31.drafter.reading import Target
 

@@ -9,7 +9,7 @@ from typing import Any
 from sglang_eagle31.audit.elsewhere import sglang_layers as layers
 from sglang_eagle31.audit.elsewhere.hf_config import HfConfig
 from sglang_eagle31.audit.elsewhere.outcome import plain_rope
-from sglang_eagle31.audit.elsewhere.targets import SGLANG_TARGETS
+from sglang_eagle31.audit.sglang_targets import SGLANG_TARGETS
 from sglang_eagle31.drafter.reading import Target
 
 VERSION = "0.5.23"
