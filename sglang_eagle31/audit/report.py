@@ -110,6 +110,6 @@ def _elsewhere(head: Checkpoint, target: Target, reading: Reading, reasons: list
         head,
         target,
         spec,
-        d2t=head.load(d2t).tolist() if d2t and small else None,
+        d2t=head.numbers(d2t).tolist() if d2t and small else None,
         embedding_is_copy=None if cosine is None else cosine >= COPY,
     )

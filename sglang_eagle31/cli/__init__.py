@@ -1,4 +1,7 @@
-"""Command line: one module a command, each with ``HELP``, ``add_arguments(parser)`` and ``run(args) -> int``."""
+"""Command line: one module a command, each with ``HELP``, ``add_arguments(parser)`` and ``run(args) -> int``.
+
+Help of all reads every module, so that each imports its libraries in ``run`` and not before.
+"""
 
 from __future__ import annotations
 

@@ -6,9 +6,6 @@ import argparse
 from pathlib import Path
 
 from sglang_eagle31.cli.override import add_override
-from sglang_eagle31.convert.formats import FORMATS
-from sglang_eagle31.convert.run import convert
-from sglang_eagle31.drafter.overrides import pairs
 
 HELP = "write a draft head in another format, lossless or not at all"
 EPILOG = "Exit status: 0 written, 2 refused or a mistake; then nothing is written."
@@ -19,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.add_argument("draft", metavar="DRAFT", help="folder of the head, or a repository in the cache")
     parser.add_argument("out", metavar="OUT", type=Path, help="a new folder")
-    parser.add_argument("--to", required=True, choices=list(FORMATS), help="who will read it")
+    parser.add_argument("--to", required=True, choices=("sglang", "vllm", "specforge"), help="who will read it")
     parser.add_argument("--target", help="the target model; needed for sglang, which reads layer ids by its class")
     add_override(parser)
     parser.add_argument(
@@ -29,6 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Convert, and say what was written."""
+    from sglang_eagle31.convert.run import convert
+    from sglang_eagle31.drafter.overrides import pairs
+
     spec = convert(args.draft, args.out, args.to, args.target, pairs(args.override), args.unpickle)
     print(f"{args.out}: {spec.variant} head of {spec.producer}, in the format of {args.to}")
     return 0

@@ -7,8 +7,6 @@ import json
 import re
 import sys
 
-from rich.console import Console
-
 from sglang_eagle31.cli.override import add_override
 
 HELP = "check machine, installation, a head, a running server and what is to be known before it goes into production"
@@ -35,6 +33,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ValueError: options that contradict each other, or a package that is not installed.
     """
+    from rich.console import Console
+
     from sglang_eagle31.doctor import gather, probe, report
     from sglang_eagle31.doctor.facts import Facts
     from sglang_eagle31.drafter.overrides import pairs

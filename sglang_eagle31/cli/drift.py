@@ -9,16 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from sglang_eagle31.audit.target import read_target
 from sglang_eagle31.cli.override import add_override
-from sglang_eagle31.drafter.checkpoint import Checkpoint, local_folder
-from sglang_eagle31.drafter.load import resolve
-from sglang_eagle31.drafter.overrides import pairs
-from sglang_eagle31.drift import report
 from sglang_eagle31.drift.record import Record
-from sglang_eagle31.drift.verdict import judge
 
 HELP = "measure attention and hidden-state drift of a draft head by draft depth, offline or in a live server"
 EPILOG = "Prints a table; with --out, writes drift.json and drift.png too. How to read them: docs/drift-probe.md."
@@ -56,14 +48,18 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ValueError: a head that cannot be run, a target or prompts that cannot be read, a server without a probe.
     """
+    from rich.console import Console
+
+    from sglang_eagle31.demo.provenance import provenance
+    from sglang_eagle31.drift import report
+    from sglang_eagle31.drift.verdict import judge
+
     if bool(args.url) == bool(args.head):
         raise ValueError("give HEAD with --target, or --url; fix: one of the two")
     if args.limit is not None and args.limit < 1:
         raise ValueError(f"--limit {args.limit}: expected at least 1; fix: --limit 8")
     record, prompts, facts = _served(args.url) if args.url else _offline(args)
     verdict = judge(record)
-    from sglang_eagle31.demo.provenance import provenance
-
     result = report.result(record, verdict, prompts, {**facts, "provenance": provenance(sys.argv)})
     title = f"{facts['head']} ({facts['variant']})"
     if args.json:
@@ -92,6 +88,10 @@ def _served(url: str) -> tuple[Record, list[Record], dict[str, Any]]:
 def _offline(args: argparse.Namespace) -> tuple[Record, list[Record], dict[str, Any]]:
     from tqdm import tqdm
 
+    from sglang_eagle31.audit.target import read_target
+    from sglang_eagle31.drafter.checkpoint import Checkpoint, local_folder
+    from sglang_eagle31.drafter.load import resolve
+    from sglang_eagle31.drafter.overrides import pairs
     from sglang_eagle31.drift.head import read_head
     from sglang_eagle31.drift.offline import Settings, probe
     from sglang_eagle31.drift.target import TargetModel, read_prompts

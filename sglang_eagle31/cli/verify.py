@@ -6,8 +6,10 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
 
 HELP = "show that speculation leaves the output alone: sampled distributions, and greedy answers token by token"
 EPILOG = (
@@ -148,4 +150,6 @@ def _print(what: RenderableType, path: Path) -> None:
 
 
 def _console() -> Console:
+    from rich.console import Console
+
     return Console(highlight=False, width=None if sys.stdout.isatty() else 140)

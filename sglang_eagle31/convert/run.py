@@ -100,7 +100,7 @@ def check(folder: Path, to: str, target: Target, spec: DrafterSpec) -> list[str]
     """What would be lost: in stock SGLang or vLLM by their source, in SpecForge by what its model has."""
     head = Checkpoint.read(folder)
     if to in ("sglang", "vllm"):
-        d2t = head.load("d2t").tolist() if "d2t" in head.tensors else None
+        d2t = head.numbers("d2t").tolist() if "d2t" in head.tensors else None
         outcome = predict(head, target, spec, d2t=d2t)[to]
         settled = outcome.kind == "exact" or (outcome.kind == "unknown" and target.num_layers is None)
         return [] if settled else list(outcome.reasons)

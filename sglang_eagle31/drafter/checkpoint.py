@@ -69,9 +69,16 @@ class Checkpoint:
 
     def load(self, name: str) -> Any:
         """One tensor's data, as a torch tensor on the CPU."""
+        return self._data(name, "pt")
+
+    def numbers(self, name: str) -> Any:
+        """The data of a tensor of integers or booleans, as a numpy array; torch is not imported."""
+        return self._data(name, "np")
+
+    def _data(self, name: str, framework: str) -> Any:
         from safetensors import safe_open
 
-        with safe_open(self.tensors[name].file, framework="pt") as handle:
+        with safe_open(self.tensors[name].file, framework=framework) as handle:
             return handle.get_tensor(name)
 
 
@@ -91,7 +98,7 @@ def tensor_files(folder: Path, metadata: dict[str, str] | None = None, most: int
     tensors: dict[str, Tensor] = {}
     for file in _files(folder):
         try:
-            handle = safe_open(file, framework="pt")
+            handle = safe_open(file, framework="np")  # for headers alone: "pt" imports torch
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{file} cannot be read ({error}); fix: fetch it again") from error
         with handle:

@@ -9,7 +9,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sglang_eagle31.drafter.checkpoint import Checkpoint, tensor_files
+import numpy as np
+from numpy.typing import NDArray
+
+from sglang_eagle31.drafter.checkpoint import Checkpoint, Tensor, tensor_files
 
 ROWS = 64
 UNRELATED = 0.15
@@ -18,6 +21,10 @@ UNRELATED = 0.15
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 """safetensors' names of the dtypes that a head may have, and torch's."""
 LOSES = {"BF16": ("float16",), "F16": ("bfloat16",), "F32": ("bfloat16", "float16")}
+STORED = {"BF16": "<u2", "F16": "<f2", "F32": "<f4"}
+"""safetensors' names and how numpy reads the bytes; it has no bfloat16, which is the upper half of a float32."""
+SHORTEST = 1e-8
+"""Rows of a smaller norm count as rows of this norm, so that a row of zeros has cosine 0 with all."""
 EMBEDDINGS = ("model.embed_tokens.weight", "embed_tokens.weight", "language_model.model.embed_tokens.weight")
 
 
@@ -62,8 +69,6 @@ def embedding_cosine(head: Checkpoint, name: str, target: Path) -> float | None:
 
     None when the target ships no embedding of the same shape.
     """
-    import torch
-
     try:
         files = tensor_files(target)
     except ValueError:  # whether the target's own files are whole is its loader's affair
@@ -71,22 +76,30 @@ def embedding_cosine(head: Checkpoint, name: str, target: Path) -> float | None:
     found = next((item for item in EMBEDDINGS if item in files), None)
     if found is None or files[found].shape != head.tensors[name].shape:
         return None
-    if not {files[found].dtype, head.tensors[name].dtype} <= {"BF16", "F16", "F32"}:
+    if not {files[found].dtype, head.tensors[name].dtype} <= set(STORED):
         return None
     step = max(1, files[found].shape[0] // ROWS)
-    mine, its = (_rows(file, key, step) for file, key in ((head.tensors[name].file, name), (files[found].file, found)))
-    cosine = torch.nn.functional.cosine_similarity(mine, its, dim=-1).abs().mean()
-    return float(torch.nan_to_num(cosine))
+    mine, its = (_directions(_rows(*one, step)) for one in ((head.tensors[name], name), (files[found], found)))
+    return float(np.nan_to_num(np.abs((mine * its).sum(1)).mean()))
 
 
-def _rows(file: Path, name: str, step: int) -> Any:
-    import torch
-    from safetensors import safe_open
+def _rows(tensor: Tensor, name: str, step: int) -> NDArray[np.float64]:
+    """Every ``step``-th row, from where it lies in the file: an 8-byte length, the JSON header, then the data."""
+    with tensor.file.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        start = 8 + length + json.loads(file.read(length))[name]["data_offsets"][0]
+    rows: NDArray[Any] = np.memmap(tensor.file, STORED[tensor.dtype], "r", start, tensor.shape)[::step]
+    if tensor.dtype == "BF16":
+        rows = (rows.astype(np.uint32) << 16).view(np.float32)
+    return rows.astype(np.float64)
 
-    with safe_open(file, framework="pt") as handle:
-        view = handle.get_slice(name)
-        count = view.get_shape()[0]
-        return torch.stack([view[row] for row in range(0, count, step)]).float()
+
+def _directions(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rows of norm 1; NaN in those that have a NaN or an infinity."""
+    norms = np.linalg.norm(rows, axis=1, keepdims=True).clip(SHORTEST)
+    with np.errstate(invalid="ignore"):
+        directions: NDArray[np.float64] = rows / norms
+    return directions
 
 
 def _tokens(file: Path) -> dict[str, int]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-KINDS = ("sink", "prompt", "answer", "drafted")
-"""Groups that share all keys out: the located sink, the prompt without it, the committed answer, drafted tokens."""
+from sglang_eagle31.drift.record import KINDS
+
 NEAR = 16
 """How many of its last keys are summed up for a row of depth 0."""
 

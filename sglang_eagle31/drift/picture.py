@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sglang_eagle31.drift.attention import KINDS
-from sglang_eagle31.drift.record import Record
+from sglang_eagle31.drift.record import KINDS, Record
 from sglang_eagle31.drift.verdict import Verdict
 
 COLOURS = {"sink": "#4c72b0", "prompt": "#8fb0d9", "answer": "#b8b8b8", "drafted": "#dd5555"}

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SCHEMA = 1
+KINDS = ("sink", "prompt", "answer", "drafted")
+"""Groups that share all keys out: the located sink, the prompt without it, the committed answer, drafted tokens."""
 
 
 @dataclass

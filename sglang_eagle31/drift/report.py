@@ -9,8 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from sglang_eagle31.drift.attention import KINDS
-from sglang_eagle31.drift.record import SCHEMA, Record
+from sglang_eagle31.drift.record import KINDS, SCHEMA, Record
 from sglang_eagle31.drift.verdict import Verdict
 
 STYLE = {"none": "bold green", "unknown": "bold yellow", "unclear": "bold yellow"}

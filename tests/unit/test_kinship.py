@@ -112,6 +112,18 @@ def test_a_copied_or_fine_tuned_embedding_is_related(tmp_path: Path, name: str, 
     assert reasons == [] and reading.notes == []
 
 
+@pytest.mark.parametrize("mine", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("its", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_cosine_is_torch_s(tmp_path: Path, mine: torch.dtype, its: torch.dtype) -> None:
+    """Over every eighth of 512 rows, a row of zeros among them."""
+    ours, theirs = embedding(1, mine), (embedding(1) + 2 * embedding(2)).to(its)
+    ours[8] = 0
+    head, target = pair(tmp_path, ours, theirs)
+    expected = torch.nn.functional.cosine_similarity(ours[::8].float(), theirs[::8].float(), dim=-1).abs().mean()
+    assert SHAPE.vocab == 512 and 0.2 < float(expected) < 0.8
+    assert embedding_cosine(head, NAME, target) == pytest.approx(float(expected), abs=1e-6)
+
+
 def test_an_unrelated_embedding_is_noted_and_used_as_it_was_shipped(tmp_path: Path) -> None:
     head, target = pair(tmp_path, embedding(1), embedding(2))
     reading, reasons = resolve(head, heads.target_of(folder=target), {})

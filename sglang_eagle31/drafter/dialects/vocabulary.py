@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
+from numpy.typing import NDArray
 
 from sglang_eagle31.drafter.checkpoint import Checkpoint
 from sglang_eagle31.drafter.keys import Keys
@@ -50,10 +51,8 @@ def read_vocabulary(head: Checkpoint, target: Target, reading: Reading, keys: Ke
 
 
 def _map(head: Checkpoint, target: Target, reading: Reading, size: int) -> None:
-    import torch
-
     if size == target.vocab_size:
-        reading.refusals += check_used(head, torch.arange(size), size)
+        reading.refusals += check_used(head, np.arange(size), size)
     original = {new: old for old, new in reading.names.items()}.get("d2t")
     if original is None:
         if size < target.vocab_size:
@@ -67,7 +66,7 @@ def _map(head: Checkpoint, target: Target, reading: Reading, size: int) -> None:
         return  # the loader says what is wrong with it
     if size == target.vocab_size:
         reading.names.pop(original)
-        if bool((head.load(original) != 0).any()):
+        if head.numbers(original).any():
             reading.refusals.append(
                 "d2t maps to other tokens although the draft vocabulary is the target's; fix: export the head again"
             )
@@ -77,24 +76,22 @@ def _map(head: Checkpoint, target: Target, reading: Reading, size: int) -> None:
 
 def check_vocabulary_map(head: Checkpoint, name: str, vocab_size: int) -> list[str]:
     """Reasons for which ``d2t`` is not ``target_id = draft_id + d2t[draft_id]``, checked with ``t2d`` if shipped."""
-    import torch
-
-    d2t = head.load(name).long()
-    ids = d2t + torch.arange(d2t.numel())
-    if bool((ids[1:] <= ids[:-1]).any()) or int(ids.min()) < 0 or int(ids.max()) >= vocab_size:
-        absolute = bool((d2t[1:] > d2t[:-1]).all()) and 0 <= int(d2t.min()) and int(d2t.max()) < vocab_size
+    d2t = head.numbers(name).astype(np.int64)
+    ids = d2t + np.arange(d2t.size)
+    if (ids[1:] <= ids[:-1]).any() or ids.min() < 0 or ids.max() >= vocab_size:
+        absolute = (d2t[1:] > d2t[:-1]).all() and d2t.min() >= 0 and d2t.max() < vocab_size
         hint = " (it looks like absolute ids)" if absolute else ""
         return [f"d2t is not in offset form over {vocab_size} target tokens{hint}; fix: store used[i] - i"]
     if any(item.rpartition(".")[2] == "t2d" for item in head.tensors):
         return check_used(head, ids, vocab_size)
-    if ids.numel() < vocab_size and not bool(d2t.any()):
+    if ids.size < vocab_size and not d2t.any():
         return ["d2t is all zero, as when it was never filled, and no t2d tells; fix: store t2d beside it"]
-    if ids.numel() > 1 and bool((d2t[1:] > d2t[:-1]).all()):
+    if ids.size > 1 and (d2t[1:] > d2t[:-1]).all():
         return ["d2t may be offsets or absolute ids, and no t2d tells which; fix: store t2d beside it"]
     return []
 
 
-def check_used(head: Checkpoint, ids: Any, vocab_size: int) -> list[str]:
+def check_used(head: Checkpoint, ids: NDArray[np.int64], vocab_size: int) -> list[str]:
     """Reasons for which ``t2d``, if there is one, does not name the target tokens ``ids`` and no others."""
     t2d = next((item for item in head.tensors if item.rpartition(".")[2] == "t2d"), None)
     if t2d is None:
@@ -105,8 +102,8 @@ def check_used(head: Checkpoint, ids: Any, vocab_size: int) -> list[str]:
         return [f"{has}; fix: use the head of this target"]
     if tensor.dtype not in ("BOOL", "U8", "I8", "I32", "I64"):
         return [f"t2d is {tensor.dtype}, expected BOOL; fix: export the head again"]
-    used = head.load(t2d).bool()
-    if int(used.sum()) != ids.numel() or not bool(used[ids].all()):
+    used = head.numbers(t2d).astype(bool)
+    if used.sum() != ids.size or not used[ids].all():
         return ["d2t and t2d name different tokens; fix: export the head again"]
     return []
 
