@@ -46,6 +46,8 @@ check: setup seams-doc checkpoints-doc features-doc results-doc bench-doc ## lin
 	@echo "[check] ruff"
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
+	@echo "[check] lint-imports"
+	@$(VENV)/bin/lint-imports --no-logo
 	@echo "[check] mypy"
 	@$(PY) -m mypy
 	@echo "[check] passed"

@@ -24,14 +24,14 @@ import torch
 from safetensors import safe_open
 from tqdm import tqdm
 
-from sglang_eagle31.bench.arms import NONE, Arm, built_in
-from sglang_eagle31.bench.counters import guards
-from sglang_eagle31.bench.turns import turns
-from sglang_eagle31.cost.shape import Shape
-from sglang_eagle31.demo.client import load_prompts
-from sglang_eagle31.demo.model import HEAD, PROMPTS, prepare_model
-from sglang_eagle31.demo.provenance import provenance
-from sglang_eagle31.demo.servers import Server, serve_sglang
+from sglang_eagle31.maths.shape import Shape
+from sglang_eagle31.tools.bench.arms import NONE, Arm, built_in
+from sglang_eagle31.tools.bench.turns import turns
+from sglang_eagle31.tools.shared.client import load_prompts
+from sglang_eagle31.tools.shared.counters import guards
+from sglang_eagle31.tools.shared.demo_model import HEAD, PROMPTS, prepare_model
+from sglang_eagle31.tools.shared.provenance import provenance
+from sglang_eagle31.tools.shared.server_process import Server, serve_sglang
 
 PHASES = ("good", "dead", "good again")
 FLAGS = ("--device", "cpu", "--dtype", "bfloat16", "--random-seed", "0", "--max-total-tokens", "16384")

@@ -23,13 +23,13 @@ from typing import Any
 import twins
 import twins_view
 
-from sglang_eagle31.bench.results import portable
-from sglang_eagle31.demo.model import PROMPTS, prepare_model
-from sglang_eagle31.demo.provenance import provenance
-from sglang_eagle31.demo.report import Tree
-from sglang_eagle31.demo.servers import Server, ServerFailed, serve_sglang
-from sglang_eagle31.robust.conditions import parse_conditions, parse_contexts
-from sglang_eagle31.robust.run import Options, run
+from sglang_eagle31.tools.bench.results import portable
+from sglang_eagle31.tools.demo.report import Tree
+from sglang_eagle31.tools.robust.run import Options, run
+from sglang_eagle31.tools.shared.conditions import parse_conditions, parse_contexts
+from sglang_eagle31.tools.shared.demo_model import PROMPTS, prepare_model
+from sglang_eagle31.tools.shared.provenance import provenance
+from sglang_eagle31.tools.shared.server_process import Server, ServerFailed, serve_sglang
 
 ROOT = Path(__file__).resolve().parents[1]
 HEADS = ROOT / "launch/heads"

@@ -21,16 +21,16 @@ from typing import Any
 from guard_phases import FLAGS
 from tqdm import tqdm
 
-from sglang_eagle31.bench.arms import GUARD_FLAG, Arm
-from sglang_eagle31.bench.turns import Turns, turns
-from sglang_eagle31.cost.shape import NO_SPECULATION, Shape
-from sglang_eagle31.demo.model import HEAD, PROMPTS, prepare_model
-from sglang_eagle31.demo.provenance import provenance
-from sglang_eagle31.demo.servers import serve_sglang
-from sglang_eagle31.tune.client import HttpLoad
-from sglang_eagle31.tune.learn import accept_length, learn
-from sglang_eagle31.tune.turns import Cycles, run_cycles
-from sglang_eagle31.verify.requests_file import read_requests
+from sglang_eagle31.maths.shape import NO_SPECULATION, Shape
+from sglang_eagle31.tools.bench.arms import GUARD_FLAG, Arm
+from sglang_eagle31.tools.bench.turns import Turns, turns
+from sglang_eagle31.tools.shared.demo_model import HEAD, PROMPTS, prepare_model
+from sglang_eagle31.tools.shared.provenance import provenance
+from sglang_eagle31.tools.shared.requests_file import read_requests
+from sglang_eagle31.tools.shared.server_process import serve_sglang
+from sglang_eagle31.tools.tune.client import HttpLoad
+from sglang_eagle31.tools.tune.learn import accept_length, learn
+from sglang_eagle31.tools.tune.turns import Cycles, run_cycles
 
 MOST = Shape(5, 4, 16)
 SHAPES = (NO_SPECULATION, *map(Shape.parse, ("1,1,2", "3,1,4", "5,1,6", "3,4,8", "5,4,8", "5,4,16")))

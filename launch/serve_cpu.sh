@@ -7,7 +7,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=${PYTHON:-python}
-dtype=$("$python" -m sglang_eagle31.cpu.fast_paths)   # bfloat16 where this CPU multiplies it, else float32; says why
+dtype=$("$python" -m sglang_eagle31.server.cpu.fast_paths)   # bfloat16 where this CPU multiplies it, else float32; says why
 
 args=(
   --model-path "${MODEL:-${SGLANG_EAGLE31_CACHE:-$HOME/.cache/sglang-eagle31}/smollm2-135m-instruct}"

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from guard_phases import FLAGS
 
-from sglang_eagle31.bench.results import portable
-from sglang_eagle31.cost.shape import Shape
-from sglang_eagle31.demo.model import HEAD, PROMPTS, prepare_model
-from sglang_eagle31.demo.servers import serve_sglang
-from sglang_eagle31.tune.answer import Options
-from sglang_eagle31.tune.run import Asked, run
+from sglang_eagle31.maths.shape import Shape
+from sglang_eagle31.tools.bench.results import portable
+from sglang_eagle31.tools.shared.demo_model import HEAD, PROMPTS, prepare_model
+from sglang_eagle31.tools.shared.server_process import serve_sglang
+from sglang_eagle31.tools.tune.answer import Options
+from sglang_eagle31.tools.tune.run import Asked, run
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sglang_eagle31.robust.statistics import LEVEL, Array, Estimate, acceptance, length, ratio, resamples, table
+from sglang_eagle31.tools.robust.statistics import LEVEL, Array, Estimate, acceptance, length, ratio, resamples, table
 
 ROOT = Path(__file__).resolve().parents[1]
 STORE, RESULT = ROOT / "docs/results/pairs", ROOT / "docs/results/pairs.json"

@@ -22,12 +22,12 @@ import numpy as np
 import results
 import twins
 
-from sglang_eagle31.bench.results import portable
-from sglang_eagle31.demo.model import PROMPTS, prepare_model
-from sglang_eagle31.demo.provenance import provenance
-from sglang_eagle31.demo.report import Tree
-from sglang_eagle31.demo.servers import serve_sglang
-from sglang_eagle31.robust.statistics import Array, acceptance, length, ratio, table
+from sglang_eagle31.tools.bench.results import portable
+from sglang_eagle31.tools.demo.report import Tree
+from sglang_eagle31.tools.robust.statistics import Array, acceptance, length, ratio, table
+from sglang_eagle31.tools.shared.demo_model import PROMPTS, prepare_model
+from sglang_eagle31.tools.shared.provenance import provenance
+from sglang_eagle31.tools.shared.server_process import serve_sglang
 
 Found = dict[str, dict[int, list[int]]]
 """Histograms of accepted drafts, by condition and prompt."""

@@ -19,8 +19,8 @@ from sglang_eagle31.patches._seam import Seam
 
 def count(self: Any, req: Any, batch: Any, result: Any, i: int, *args: Any, **kwargs: Any) -> None:
     """BEFORE hook: correct the request's counters for the round that has just been added to its output."""
-    from sglang_eagle31.guard import asks
-    from sglang_eagle31.lossless import rates
+    from sglang_eagle31.server.guard import asks
+    from sglang_eagle31.server.lossless import rates
 
     if result.accept_index is None or not batch.forward_mode.is_decode():
         return

@@ -17,7 +17,7 @@ from sglang_eagle31.patches._seam import Seam
 
 def create(create_decode_backend: Callable[..., Any], self: Any) -> Any:
     """AROUND hook: the draft decode backend."""
-    from sglang_eagle31.cpu.attention import draft_decode_backend
+    from sglang_eagle31.server.cpu.attention import draft_decode_backend
 
     return draft_decode_backend(self) or create_decode_backend(self)
 

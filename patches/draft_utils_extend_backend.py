@@ -17,7 +17,7 @@ from sglang_eagle31.patches._seam import Seam
 
 def create(create_draft_extend_backend: Callable[..., Any], self: Any) -> Any:
     """AROUND hook: the draft extend backend."""
-    from sglang_eagle31.cpu.attention import draft_extend_backend
+    from sglang_eagle31.server.cpu.attention import draft_extend_backend
 
     return draft_extend_backend(self) or create_draft_extend_backend(self)
 

@@ -20,7 +20,7 @@ def spread(result: Any, self: Any, forward_batch: Any) -> Any:
     *drafts, probs = result
     if probs is None or self.hot_token_id is None or probs.device.type != "cpu":
         return result
-    from sglang_eagle31.cpu.filters import spread_draft_probs
+    from sglang_eagle31.server.cpu.filters import spread_draft_probs
 
     return (*drafts, spread_draft_probs(probs, self.hot_token_id, self.target_worker.model_config.vocab_size))
 

@@ -31,7 +31,7 @@ def sample(
     **kwargs: Any,
 ) -> Any:
     """AROUND hook: verification with the repairs."""
-    from sglang_eagle31.lossless import repair
+    from sglang_eagle31.server.lossless import repair
 
     return repair.verify(eagle_sample, verify_input, batch, logits_output, grammar_mask, *args, **kwargs)
 

@@ -22,7 +22,7 @@ def sample_chain(kernel: Callable[..., None], *args: Any, **kwargs: Any) -> None
     probs = kwargs.get("target_probs")
     if probs is None or probs.device.type != "cpu":
         return kernel(*args, **kwargs)
-    from sglang_eagle31.cpu.sampling import chain_speculative_sampling
+    from sglang_eagle31.server.cpu.sampling import chain_speculative_sampling
 
     return chain_speculative_sampling(*args, **kwargs)
 
@@ -31,8 +31,8 @@ def put_ops() -> list[str]:
     """Give `eagle_utils` our ops where SGLang has none for this platform; the reasons for which that cannot be."""
     from sglang.srt.speculative import eagle_utils
 
-    from sglang_eagle31.cpu.filters import keep_top_k, keep_top_p
-    from sglang_eagle31.cpu.sampling import tree_speculative_sampling_target_only
+    from sglang_eagle31.server.cpu.filters import keep_top_k, keep_top_p
+    from sglang_eagle31.server.cpu.sampling import tree_speculative_sampling_target_only
 
     ops = {
         "tree_speculative_sampling_target_only": tree_speculative_sampling_target_only,

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sglang_eagle31.guard.asks import wrong
 from sglang_eagle31.patches._seam import Seam
+from sglang_eagle31.server.guard.asks import wrong
 
 
 def refuse_wrong_asks(self: Any, vocab_size: int) -> None:

@@ -17,7 +17,7 @@ from sglang_eagle31.patches._seam import Seam
 
 def add_options(result: None, parser: argparse.ArgumentParser) -> None:
     """AFTER hook: add the EAGLE 3.1 group to SGLang's parser."""
-    from sglang_eagle31.config import add_arguments
+    from sglang_eagle31.server.options import add_arguments
 
     add_arguments(parser)
 

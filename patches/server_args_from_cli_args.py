@@ -20,7 +20,7 @@ from sglang_eagle31.patches._seam import Seam
 
 def keep_options(result: Any, cls: Any, args: argparse.Namespace) -> None:
     """AFTER hook: keep our options on the record."""
-    from sglang_eagle31.config import Eagle31Config
+    from sglang_eagle31.server.options import Eagle31Config
 
     Eagle31Config.from_namespace(args).attach(result)
 

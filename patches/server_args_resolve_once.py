@@ -19,7 +19,7 @@ from sglang_eagle31.patches._seam import Seam
 
 def resolve(self: Any) -> None:
     """BEFORE hook: resolve EAGLE31 on a record that is not resolved yet."""
-    from sglang_eagle31 import algorithm
+    from sglang_eagle31.server import resolve as algorithm
 
     algorithm.resolve(self)
 

@@ -20,16 +20,16 @@ from sglang_eagle31.patches._seam import Seam
 
 def choose_worker(create_worker: Callable[..., type], self: Any, server_args: Any) -> type:
     """AROUND hook: the worker class for this record."""
-    from sglang_eagle31.algorithm import plan_of
-    from sglang_eagle31.cpu import standin
+    from sglang_eagle31.server.cpu import standin
+    from sglang_eagle31.server.resolve import plan_of
 
     if standin.installed():
         standin.install_backends()
     if plan_of(server_args) is None:
         return watched(create_worker(self, server_args), server_args)
     install_repairs()
-    from sglang_eagle31.acceptance.install import counted
-    from sglang_eagle31.worker import Eagle31Worker, register_drafters
+    from sglang_eagle31.server.metrics.install import counted
+    from sglang_eagle31.server.worker import Eagle31Worker, register_drafters
 
     register_drafters()
     return watched(counted(Eagle31Worker), server_args)
@@ -43,8 +43,9 @@ def install_repairs() -> None:
     """
     from sglang.srt.utils import is_cpu
 
-    from sglang_eagle31 import algorithm, patches
+    from sglang_eagle31 import patches
     from sglang_eagle31.patches import reject_sampling_chain
+    from sglang_eagle31.server import resolve as algorithm
 
     reasons = patches.install(patches.group("eagle31"))
     if is_cpu():
@@ -55,12 +56,12 @@ def install_repairs() -> None:
 
 def watched(worker: type, server_args: Any) -> type:
     """``worker``, with the drift probe when the record asks for it."""
-    from sglang_eagle31.config import shared
+    from sglang_eagle31.server.options import shared
 
     rate = shared(server_args).drift_sample
     if not rate:
         return worker
-    from sglang_eagle31.drift.install import probed
+    from sglang_eagle31.server.probe.install import probed
 
     return probed(worker, rate)
 

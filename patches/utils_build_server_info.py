@@ -16,7 +16,7 @@ from sglang_eagle31.patches._seam import Seam
 
 def add_facts(result: dict[str, Any], server_args: Any, scheduler_info: dict[str, Any]) -> dict[str, Any]:
     """AFTER hook: add the facts of the staged head."""
-    from sglang_eagle31.algorithm import facts_of
+    from sglang_eagle31.server.resolve import facts_of
 
     facts = facts_of(server_args)
     return result if facts is None else {**result, "eagle31": facts}

@@ -2,6 +2,6 @@
 
 import sys
 
-from sglang_eagle31.cli import main
+from sglang_eagle31.tools.cli import main
 
 sys.exit(main())

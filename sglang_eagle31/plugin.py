@@ -13,7 +13,7 @@ def activate() -> None:
     SGLang calls it when it first resolves the platform, in every process, before any module imports ``sgl_kernel``.
     It returns None, so SGLang keeps its own platform.
     """
-    from sglang_eagle31.cpu import standin
+    from sglang_eagle31.server.cpu import standin
 
     standin.prepare()
 
@@ -23,10 +23,11 @@ def register() -> None:
 
     What does not fit is logged here and refused by EAGLE31 alone; other servers start.
     """
-    from sglang_eagle31.cpu import standin
+    from sglang_eagle31.server.cpu import standin
 
     standin.prepare()  # the platform may not be resolved yet, and what follows imports SGLang
-    from sglang_eagle31 import algorithm, patches
+    from sglang_eagle31 import patches
+    from sglang_eagle31.server import resolve as algorithm
 
     # The hooks come first: if the registry itself has moved, they are what refuses EAGLE31.
     for reason in patches.install(patches.group("server")):

@@ -24,12 +24,12 @@ from mutations import KINDS, Head
 from truth import producers, readers
 from truth.reference import Session, Switches
 
-from sglang_eagle31.drafter.checkpoint import Checkpoint
-from sglang_eagle31.drafter.load import resolve
-from sglang_eagle31.drafter.reading import Reading
-from sglang_eagle31.drafter.spec import DrafterSpec
-from sglang_eagle31.drafter.stage import stage
-from sglang_eagle31.reasons import context_reasons
+from sglang_eagle31.head.check import resolve
+from sglang_eagle31.head.checkpoint import Checkpoint
+from sglang_eagle31.head.reading import Reading
+from sglang_eagle31.head.spec import DrafterSpec
+from sglang_eagle31.head.stage import stage
+from sglang_eagle31.server.reasons import context_reasons
 
 __all__ = ["KINDS", "VARIANTS", "Outcome", "run"]
 

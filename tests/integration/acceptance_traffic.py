@@ -14,7 +14,7 @@ from typing import Any
 import requests
 from conftest import ANSWER, prompt
 
-from sglang_eagle31.demo.servers import Server
+from sglang_eagle31.tools.shared.server_process import Server
 
 BOS = 1
 STARTS = {"none": [], "bos": [BOS], "double": [BOS, BOS]}

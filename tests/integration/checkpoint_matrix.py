@@ -9,12 +9,12 @@ from checkpoint_cases import Case
 from checkpoint_run import Seen, plain, serve
 from forked import ForkParent
 
-from sglang_eagle31.audit.elsewhere import Outcome, compare, effective_sglang
-from sglang_eagle31.audit.elsewhere.sglang_fields import VERSION
-from sglang_eagle31.audit.report import Report, audit
-from sglang_eagle31.audit.target import read_target
-from sglang_eagle31.drafter.checkpoint import Checkpoint
-from sglang_eagle31.drafter.load import resolve
+from sglang_eagle31.head.check import resolve
+from sglang_eagle31.head.checkpoint import Checkpoint
+from sglang_eagle31.head.target import read_target
+from sglang_eagle31.tools.audit.engines import Outcome, compare, effective_sglang
+from sglang_eagle31.tools.audit.engines.sglang_fields import VERSION
+from sglang_eagle31.tools.audit.report import Report, audit
 
 SAME_FIRST = "final_norm: runs True, trained with False"
 """A norm with a gain of one divides all logits by one number: wrong probabilities, and the same first token."""

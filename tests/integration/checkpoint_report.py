@@ -58,7 +58,7 @@ def header() -> dict[str, Any]:
     """On what the results were measured."""
     from checkpoint_run import FILLED, FLAGS
 
-    from sglang_eagle31.audit.elsewhere.vllm import VERSION
+    from sglang_eagle31.tools.audit.engines.vllm import VERSION
 
     describe = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
     sha = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True).stdout.strip()

@@ -14,7 +14,7 @@ import requests
 from conftest import COMMON, ENV, generate, speculate
 from forked import ForkParent
 
-from sglang_eagle31.demo.servers import Server, ServerFailed, serve_sglang
+from sglang_eagle31.tools.shared.server_process import Server, ServerFailed, serve_sglang
 
 FLAGS = (*COMMON, "--skip-server-warmup")
 """Without SGLang's own first request, so that a crash at the first request can be told from one at start."""

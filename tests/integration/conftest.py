@@ -14,7 +14,7 @@ import pytest
 import requests
 from forked import ForkParent
 
-from sglang_eagle31.demo.servers import Server, ServerFailed, popen, serve_sglang
+from sglang_eagle31.tools.shared.server_process import Server, ServerFailed, popen, serve_sglang
 
 START = 300.0
 ANSWER = 240.0

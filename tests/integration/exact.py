@@ -11,10 +11,10 @@ from harness import Run, build
 from truth import producers, readers
 from truth.reference import Session
 
-from sglang_eagle31.drafter.checkpoint import Checkpoint
-from sglang_eagle31.drafter.load import resolve
-from sglang_eagle31.drafter.reading import Reading, Target
-from sglang_eagle31.drafter.stage import stage
+from sglang_eagle31.head.check import resolve
+from sglang_eagle31.head.checkpoint import Checkpoint
+from sglang_eagle31.head.reading import Reading, Target
+from sglang_eagle31.head.stage import stage
 
 PROMPT, STEPS = 12, 5
 

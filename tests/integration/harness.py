@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from sglang_eagle31.cpu import standin
+from sglang_eagle31.server.cpu import standin
 
 standin.prepare()  # before anything imports SGLang
 
@@ -106,7 +106,7 @@ def build(staged: Path, embed: torch.Tensor | None = None, head: torch.Tensor | 
     from sglang.srt.model_loader.utils import set_default_torch_dtype
     from transformers import AutoConfig
 
-    from sglang_eagle31.drafter.llama import Eagle31LlamaForCausalLM
+    from sglang_eagle31.server.drafter.llama import Eagle31LlamaForCausalLM
 
     config = AutoConfig.from_pretrained(staged)
     with set_default_torch_dtype(torch.float32), torch.device(DEVICE):

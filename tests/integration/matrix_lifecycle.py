@@ -129,7 +129,7 @@ def _session(place: Place) -> Any:
 
 def _program(place: Place) -> Any:
     """`sgl.function`: generate, fork in three, join, select."""
-    from sglang_eagle31.cpu import standin
+    from sglang_eagle31.server.cpu import standin
 
     standin.prepare()
     import sglang as sgl

@@ -24,7 +24,7 @@ from matrix_case import Body, Case, Place, difference
 from matrix_model import Folders
 from test_sampled import p_values
 
-from sglang_eagle31.demo.servers import Launch, Server, ServerFailed, popen, serve_sglang
+from sglang_eagle31.tools.shared.server_process import Launch, Server, ServerFailed, popen, serve_sglang
 
 MODES = {"none": None, "chain": (3, 1, 4), "tree": (4, 2, 8)}
 """Without speculation; steps, topk and draft tokens."""

@@ -27,7 +27,7 @@ def prompts(count: int, length: int = 30, seed: int = 0) -> list[list[int]]:
 @cache
 def processors() -> dict[str, str]:
     """SGLang's own, as strings; the budget's token ids are made to fit the vocabulary."""
-    from sglang_eagle31.cpu import standin
+    from sglang_eagle31.server.cpu import standin
 
     standin.prepare()
     from sglang.srt.sampling import custom_logit_processor as given

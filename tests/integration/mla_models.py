@@ -12,7 +12,7 @@ from models import BOUNDARIES, DRAFT, HIDDEN, LAYERS, VOCAB, head_tensors, rule
 from safetensors.torch import save_file
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
-from sglang_eagle31.drafter.spec import DrafterSpec
+from sglang_eagle31.head.spec import DrafterSpec
 
 HEADS, NOPE, ROPE, VALUE, QUERY_RANK = 4, 16, 8, 32, 80
 SCALING = {

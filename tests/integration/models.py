@@ -138,7 +138,7 @@ def write_head(folder: Path, variant: str = "eagle31", dtype: torch.dtype = torc
 
 def write_wide_head(folder: Path) -> Path:
     """A staged head with every other switch: two layers, q/k norms, biases, input_norm, own embedding, a window."""
-    from sglang_eagle31.drafter.spec import DrafterSpec
+    from sglang_eagle31.head.spec import DrafterSpec
 
     known = rule()
     spec = DrafterSpec(

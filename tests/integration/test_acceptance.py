@@ -21,9 +21,9 @@ from conftest import Models, generate, prompt, speculate
 from safetensors.torch import load_file, save_file
 from selection import core
 
-from sglang_eagle31.acceptance.fingerprint import digest, pattern
-from sglang_eagle31.acceptance.served import collect
-from sglang_eagle31.demo.servers import Server
+from sglang_eagle31.server.metrics.fingerprint import digest, pattern
+from sglang_eagle31.tools.shared.acceptance_of_server import collect
+from sglang_eagle31.tools.shared.server_process import Server
 
 CHAIN, TREE = (5, 1, 6), (4, 3, 8)
 COUNT = int(os.environ.get("ACCEPTANCE_REQUESTS", "60"))

@@ -10,12 +10,12 @@ from typing import Any
 import matrix_model
 import pytest
 
-from sglang_eagle31.bench import start
-from sglang_eagle31.bench.arms import Arm
-from sglang_eagle31.bench.options import Options
-from sglang_eagle31.cli import main
-from sglang_eagle31.cost.shape import Shape
-from sglang_eagle31.demo.servers import serve_sglang
+from sglang_eagle31.maths.shape import Shape
+from sglang_eagle31.tools.bench import start
+from sglang_eagle31.tools.bench.arms import Arm
+from sglang_eagle31.tools.bench.options import Options
+from sglang_eagle31.tools.cli import main
+from sglang_eagle31.tools.shared.server_process import serve_sglang
 
 TOKENS = 12
 SHAPE = Shape(3, 1, 4)

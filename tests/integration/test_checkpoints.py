@@ -23,7 +23,7 @@ from forked import ForkParent
 from selection import core
 from truth import producers, readers
 
-from sglang_eagle31.audit.report import audit
+from sglang_eagle31.tools.audit.report import audit
 
 CASES = {case.name: case for case in cases()}
 EXACT = [name for name, variant in producers.VARIANTS.items() if not variant.refused]

@@ -10,11 +10,11 @@ from exact import answers, compare, facts_of, target_of
 from harness import build
 from truth import producers, readers
 
-from sglang_eagle31.convert.formats import FORMATS
-from sglang_eagle31.convert.run import convert
-from sglang_eagle31.drafter.checkpoint import Checkpoint
-from sglang_eagle31.drafter.load import resolve
-from sglang_eagle31.drafter.stage import stage
+from sglang_eagle31.head.check import resolve
+from sglang_eagle31.head.checkpoint import Checkpoint
+from sglang_eagle31.head.stage import stage
+from sglang_eagle31.tools.convert.formats import FORMATS
+from sglang_eagle31.tools.convert.run import convert
 
 SHAPE = producers.Shape()
 TOLERANCE = 2e-4

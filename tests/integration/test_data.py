@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers import models as tokenizer_models
 from transformers import PreTrainedTokenizerFast
 
-from sglang_eagle31.train.data import load_shards
+from sglang_eagle31.tools.train.data import load_shards
 
 DEADLINE = 300.0
 WORDS = [f"t{i}" for i in range(models.VOCAB)]

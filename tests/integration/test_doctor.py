@@ -11,8 +11,8 @@ import pytest
 import requests
 from conftest import Models, generate, prompt, speculate
 
-from sglang_eagle31.cli import main
-from sglang_eagle31.demo.servers import Server
+from sglang_eagle31.tools.cli import main
+from sglang_eagle31.tools.shared.server_process import Server
 
 REQUESTS = [prompt(10 + 3 * i, i) for i in range(16)]
 TREE = (4, 3, 8)

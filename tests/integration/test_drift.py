@@ -16,17 +16,17 @@ from mla_models import write_mla_head
 from selection import core
 from transformers import LlamaForCausalLM
 
-from sglang_eagle31.audit.target import read_target
-from sglang_eagle31.cli import main
-from sglang_eagle31.demo.servers import Server
-from sglang_eagle31.drafter.checkpoint import Checkpoint
-from sglang_eagle31.drafter.load import resolve
-from sglang_eagle31.drift.draft import draft, prefill
-from sglang_eagle31.drift.head import Head, read_head
-from sglang_eagle31.drift.offline import Settings, probe
-from sglang_eagle31.drift.record import Record
-from sglang_eagle31.drift.served import collect
-from sglang_eagle31.drift.target import TargetModel
+from sglang_eagle31.head.check import resolve
+from sglang_eagle31.head.checkpoint import Checkpoint
+from sglang_eagle31.head.target import read_target
+from sglang_eagle31.server.probe.record import Record
+from sglang_eagle31.tools.cli import main
+from sglang_eagle31.tools.drift.draft import draft, prefill
+from sglang_eagle31.tools.drift.head import Head, read_head
+from sglang_eagle31.tools.drift.offline import Settings, probe
+from sglang_eagle31.tools.drift.served import collect
+from sglang_eagle31.tools.drift.target import TargetModel
+from sglang_eagle31.tools.shared.server_process import Server
 
 CHAIN, TREE = (5, 1, 6), (4, 3, 8)
 PROMPTS = [prompt(length, length) for length in (30, 61, 7, 200)]
@@ -277,7 +277,7 @@ def test_a_watched_draft_runs_without_its_graphs() -> None:
     """With graph runners as SGLang calls them; a worker without graphs has None in their place."""
     import harness  # noqa: F401  (makes SGLang importable here)
 
-    from sglang_eagle31.drift.install import leave_graphs
+    from sglang_eagle31.server.probe.install import leave_graphs
 
     steps, extend, prefill = (SimpleNamespace(can_run_graph=lambda batch: True) for _ in range(3))
     runner = SimpleNamespace(prefill_cuda_graph_runner=prefill)

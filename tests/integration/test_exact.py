@@ -10,8 +10,8 @@ from exact import answers, difference, resolved
 from harness import batch_of, build
 from truth import producers, readers
 
-from sglang_eagle31.drafter.checkpoint import Checkpoint
-from sglang_eagle31.drafter.stage import stage
+from sglang_eagle31.head.checkpoint import Checkpoint
+from sglang_eagle31.head.stage import stage
 
 SHAPE = producers.Shape()
 EXACT = [name for name, variant in producers.VARIANTS.items() if not variant.refused]

@@ -13,7 +13,7 @@ import requests
 from conftest import COMMON, Models, generate, prompt, speculate
 from forked import ForkParent
 
-from sglang_eagle31.demo.servers import Server, _group_members, serve_sglang
+from sglang_eagle31.tools.shared.server_process import Server, _group_members, serve_sglang
 
 TREE = (3, 1, 4)
 

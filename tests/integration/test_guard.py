@@ -10,8 +10,8 @@ import requests
 from conftest import ANSWER, Models, Plain, ask_everything, generate, prompt, speculate
 from selection import core
 
-from sglang_eagle31.acceptance.served import collect
-from sglang_eagle31.demo.servers import Server
+from sglang_eagle31.tools.shared.acceptance_of_server import collect
+from sglang_eagle31.tools.shared.server_process import Server
 
 CHAIN, TREE = (5, 1, 6), (4, 3, 8)
 

@@ -19,7 +19,7 @@ from load import check, faults, spoken
 from load.client import Answer
 from load.traffic import CONTEXT, Request, traffic
 
-from sglang_eagle31.demo.servers import Server
+from sglang_eagle31.tools.shared.server_process import Server
 
 TREES = {"chain": (3, 1, 4), "tree": (5, 4, 16)}
 FLAGS = [flag for flag in COMMON if flag != "--skip-tokenizer-init"] + ["--context-length", str(CONTEXT)]

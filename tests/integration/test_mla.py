@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 from selection import core
 from truth import reference
 
-from sglang_eagle31.drafter.spec import DrafterSpec
-from sglang_eagle31.drafter.stage import canonical_config
+from sglang_eagle31.head.spec import DrafterSpec
+from sglang_eagle31.head.stage import canonical_config
 
 YARN = {
     "rope_type": "yarn",
@@ -144,7 +144,7 @@ def as_rank(rank: int) -> Iterator[None]:
 
 
 def attention(spec: DrafterSpec, tensors: dict[str, torch.Tensor]) -> Any:
-    from sglang_eagle31.drafter.mla import MlaAttention
+    from sglang_eagle31.server.drafter.mla import MlaAttention
 
     layer = MlaAttention(spec, 0, None, None, "")
     for name, tensor in tensors.items():
@@ -197,7 +197,7 @@ def test_the_cpu_backend_over_sglangs_latent_cache() -> None:
     from sglang.srt.models.deepseek_common.attention_backend_handler import AttentionBackendRegistry
     from sglang.srt.runtime_context import get_spec
 
-    from sglang_eagle31.cpu import attention as cpu
+    from sglang_eagle31.server.cpu import attention as cpu
 
     spec = drafter_spec(switches(rope_scaling=YARN))
     layer = attention(spec, weights(spec))

@@ -17,15 +17,17 @@ from selection import core
 ROOT = Path(__file__).parents[2]
 QEMU = shutil.which("qemu-x86_64")
 OPS = [
-    "tests/unit/test_fast_paths.py::test_what_this_cpu_runs_is_right",
-    *(f"tests/unit/{name}.py" for name in ("test_fusion", "test_masks", "test_cpu_filters")),
+    "tests/unit/server/test_fast_paths.py::test_what_this_cpu_runs_is_right",
+    "tests/unit/server/test_masks.py",
+    "tests/unit/server/test_cpu_filters.py",
+    "tests/unit/maths/test_fusion.py",
 ]
 EMULATION = 900
 """Seconds; an emulated CPU is some thirty times slower."""
 OLDER = {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"}
 """Read by oneDNN, torch and MKL when they load."""
 FAILS = """
-import sglang_eagle31.cpu.fast_paths as fast_paths
+import sglang_eagle31.server.cpu.fast_paths as fast_paths
 
 def raises(*_):
     raise RuntimeError("could not create a primitive descriptor")

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from sglang_eagle31.cpu import fast_paths, memory, standin
+from sglang_eagle31.server.cpu import fast_paths, memory, standin
 
 ROWS = [1, 2, 4, 6, 8, 16, 33, 300]
 DTYPES = [torch.bfloat16, torch.float32]
@@ -23,7 +23,7 @@ IN, OUT = 576, 960
 def packed() -> Any:
     """The module, which imports SGLang."""
     standin.prepare()
-    from sglang_eagle31.cpu import packed
+    from sglang_eagle31.server.cpu import packed
 
     return packed
 

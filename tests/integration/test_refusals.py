@@ -16,7 +16,7 @@ from transformers import GPT2Config, LlamaConfig
 
 CASES = """
 import json, sys
-from sglang_eagle31.cpu import standin
+from sglang_eagle31.server.cpu import standin
 
 standin.prepare()
 from sglang.srt.plugins import load_plugins

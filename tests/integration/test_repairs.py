@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 from tokenizers import models as tokenizer_models
 from transformers import PreTrainedTokenizerFast
 
-from sglang_eagle31.cpu import standin
+from sglang_eagle31.server.cpu import standin
 
 TREES = {"chain": (3, 1, 4), "tree": (5, 4, 16)}
 TOKENS = 44

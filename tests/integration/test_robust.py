@@ -9,7 +9,7 @@ from typing import Any
 from conftest import Models, speculate
 from unit.robust_tokenizers import CHATML, tokenizer
 
-from sglang_eagle31.cli import main
+from sglang_eagle31.tools.cli import main
 
 STEPS, TOPK, DRAFT_TOKENS = 4, 2, 8
 

@@ -10,7 +10,7 @@ import pytest
 import requests
 from conftest import COMMON, Models, generate, prompt, speculate
 
-from sglang_eagle31.demo.servers import Server
+from sglang_eagle31.tools.shared.server_process import Server
 
 POOL = 480
 SMALL = [*COMMON[: COMMON.index("--max-total-tokens")], "--max-total-tokens", str(POOL)]

@@ -15,8 +15,8 @@ from conftest import COMMON, Models, prompt, speculate
 from scipy.stats import chi2_contingency
 from selection import core
 
-from sglang_eagle31.cpu.filters import keep_top_k, keep_top_p
-from sglang_eagle31.demo.servers import Server
+from sglang_eagle31.server.cpu.filters import keep_top_k, keep_top_p
+from sglang_eagle31.tools.shared.server_process import Server
 
 REQUESTS = 400
 LIMIT = 1e-5

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from conftest import Models, Plain, prompt, speculate
 
-from sglang_eagle31.cli import main
-from sglang_eagle31.cost.shape import Shape
-from sglang_eagle31.served import server_info
-from sglang_eagle31.tune.served import guards, limits
-from sglang_eagle31.tune.shapes import candidates, probes
+from sglang_eagle31.maths.shape import Shape
+from sglang_eagle31.tools.cli import main
+from sglang_eagle31.tools.shared.guard_records import guards, limits
+from sglang_eagle31.tools.shared.server_info import server_info
+from sglang_eagle31.tools.tune.shapes import candidates, probes
 
 MOST = Shape(3, 2, 6)
 TOKENS = 16

@@ -30,7 +30,7 @@ def test_plain_server_shows_nothing_of_ours(plain: Plain) -> None:
 
 RESOLVE = """
 import json, sys
-from sglang_eagle31.cpu import standin
+from sglang_eagle31.server.cpu import standin
 
 standin.prepare()  # what both need on a CPU without sgl_kernel
 if sys.argv[1] == "with":

@@ -11,8 +11,8 @@ import models
 import requests
 from conftest import Models, speculate
 
-from sglang_eagle31.cli import main
-from sglang_eagle31.demo.servers import Server
+from sglang_eagle31.tools.cli import main
+from sglang_eagle31.tools.shared.server_process import Server
 
 TOKENS = 40
 

@@ -18,7 +18,7 @@ import requests
 from load.check import Memory, differences
 from load.client import Answer, send
 from load.traffic import Request
-from sglang_eagle31.demo.servers import Server, _group_members
+from sglang_eagle31.tools.shared.server_process import Server, _group_members
 
 IDLE = 120.0
 """Seconds for a server to finish what its clients no longer wait for."""

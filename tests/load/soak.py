@@ -34,8 +34,8 @@ from rich.table import Table  # noqa: E402
 from load import check, faults, spoken  # noqa: E402
 from load.client import Answer  # noqa: E402
 from load.traffic import CONTEXT, Request, traffic  # noqa: E402
-from sglang_eagle31.demo.provenance import provenance  # noqa: E402
-from sglang_eagle31.demo.servers import Server, ServerFailed, serve_sglang  # noqa: E402
+from sglang_eagle31.tools.shared.provenance import provenance  # noqa: E402
+from sglang_eagle31.tools.shared.server_process import Server, ServerFailed, serve_sglang  # noqa: E402
 
 TREES = {"chain": (3, 1, 4), "tree": (5, 4, 16), "guard": (5, 4, 16)}
 """The last one with the guard, which runs other shapes too."""

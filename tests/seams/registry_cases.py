@@ -18,10 +18,11 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from sglang_eagle31 import algorithm, patches, plugin
-from sglang_eagle31.config import Eagle31Config
-from sglang_eagle31.cpu import standin
+from sglang_eagle31 import patches, plugin
 from sglang_eagle31.patches import Seam
+from sglang_eagle31.server import resolve as algorithm
+from sglang_eagle31.server.cpu import standin
+from sglang_eagle31.server.options import Eagle31Config
 
 Outcome = dict[str, Any]
 

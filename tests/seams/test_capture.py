@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from test_static import INSTALLED
 
-from sglang_eagle31.audit.elsewhere import Stops, sglang_capture
-from sglang_eagle31.audit.sglang_targets import SGLANG_TARGETS, Capture
-from sglang_eagle31.target import align_capture
+from sglang_eagle31.head.sglang_targets import SGLANG_TARGETS, Capture
+from sglang_eagle31.server.capture import align_capture
+from sglang_eagle31.tools.audit.engines import Stops, sglang_capture
 
 MODELS = INSTALLED / "sglang" / "srt" / "models"
 METHOD = "set_eagle3_layers_to_capture"

@@ -7,9 +7,9 @@ import importlib.util
 import pytest
 import torch
 
-from sglang_eagle31.doctor import probe
-from sglang_eagle31.doctor.checks import plugins
-from sglang_eagle31.doctor.facts import Started
+from sglang_eagle31.tools.doctor import probe
+from sglang_eagle31.tools.doctor.checks import plugins
+from sglang_eagle31.tools.doctor.facts import Started
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 
-from sglang_eagle31.cpu import standin
-from sglang_eagle31.lossless.asks import ALL_TOKENS
+from sglang_eagle31.server.cpu import standin
+from sglang_eagle31.server.lossless.asks import ALL_TOKENS
 
 standin.prepare()
 

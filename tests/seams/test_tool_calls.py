@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sglang_eagle31.cpu import standin
 from sglang_eagle31.patches.function_call_parser_parse_stream_chunk import parse_in_parts, parts
+from sglang_eagle31.server.cpu import standin
 
 TEXT = 'a < b, so (ig<tool_call>\n{"name": "weather", "arguments": {"city": "<Rome>", "days": 3}}\n</tool_call>'
 

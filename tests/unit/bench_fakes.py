@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
-from sglang_eagle31.bench.load import Load
-from sglang_eagle31.bench.run import Measured
-from sglang_eagle31.demo.servers import ServerFailed
+from sglang_eagle31.tools.bench.load import Load
+from sglang_eagle31.tools.bench.run import Measured
+from sglang_eagle31.tools.shared.server_process import ServerFailed
 
 CONDITIONS = {
     "argv": ["sglang_eagle31/__main__.py", "bench", "--arms", "none,guard"],

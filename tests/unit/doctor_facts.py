@@ -6,7 +6,7 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-from sglang_eagle31.doctor.facts import GIB, Facts, Head, Machine, Plugins, Requirement, Server, Software, Started
+from sglang_eagle31.tools.doctor.facts import GIB, Facts, Head, Machine, Plugins, Requirement, Server, Software, Started
 
 MACHINE = Machine(
     system="Linux",

@@ -6,10 +6,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from sglang_eagle31.audit.elsewhere import Outcome, predict
-from sglang_eagle31.drafter.checkpoint import Checkpoint, Tensor
-from sglang_eagle31.drafter.reading import Target
-from sglang_eagle31.drafter.spec import DrafterSpec
+from sglang_eagle31.head.checkpoint import Checkpoint, Tensor
+from sglang_eagle31.head.reading import Target
+from sglang_eagle31.head.spec import DrafterSpec
+from sglang_eagle31.tools.audit.engines import Outcome, predict
 
 H, INNER, HEADS, KV, DIM, VOCAB, DRAFT, DEPTH = 64, 96, 4, 2, 16, 512, 128, 12
 IDS = "eagle_aux_hidden_state_layer_ids"

@@ -19,9 +19,9 @@ from safetensors.torch import save_file
 from truth import producers
 from truth.producers import VARIANTS, Shape
 
-from sglang_eagle31.drafter.checkpoint import Checkpoint, Tensor
-from sglang_eagle31.drafter.load import resolve
-from sglang_eagle31.drafter.reading import Reading, Target
+from sglang_eagle31.head.check import resolve
+from sglang_eagle31.head.checkpoint import Checkpoint, Tensor
+from sglang_eagle31.head.reading import Reading, Target
 
 HIDDEN, INNER = 16, 20
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 4

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from sglang_eagle31.robust.ask import Reply
-from sglang_eagle31.robust.measurement import HeadResult, measure
-from sglang_eagle31.robust.prompts import Case
-from sglang_eagle31.robust.server import head_of
+from sglang_eagle31.tools.robust.ask import Reply
+from sglang_eagle31.tools.robust.measurement import HeadResult, measure
+from sglang_eagle31.tools.shared.prompts import Case
+from sglang_eagle31.tools.shared.served_head import head_of
 
 INFO = {
     "model_path": "/models/target",

@@ -13,15 +13,16 @@ import torch
 from safetensors.torch import save_file
 from truth import producers
 
-from sglang_eagle31.cli import COMMANDS, convert
-from sglang_eagle31.convert.formats import FORMATS
+from sglang_eagle31.tools.cli import COMMANDS
+from sglang_eagle31.tools.convert import command as convert
+from sglang_eagle31.tools.convert.formats import FORMATS
 
 ENGINES = {"torch", "transformers", "sglang", "sgl_kernel", "tokenizers", "scipy", "matplotlib", "huggingface_hub"}
 """Each takes a good part of a second, and some take several."""
 LIBRARIES = ENGINES | {"numpy", "safetensors", "rich", "requests", "tqdm", "packaging", "prometheus_client", "psutil"}
 RUN = """
 import json, sys
-from sglang_eagle31.cli import main
+from sglang_eagle31.tools.cli import main
 try:
     status = main(sys.argv[1:])
 except SystemExit as end:

@@ -1,8 +1,14 @@
-"""The import direction: the core imports torch and numpy, and SGLang is reached from a few named files only."""
+"""Which libraries a file may import, and that SGLang is reached from a few named files only.
+
+The walls between our own folders are in pyproject.toml, for ``lint-imports``; here is that it finds what breaks them.
+"""
 
 from __future__ import annotations
 
 import ast
+import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,46 +25,37 @@ FILES = {
 }
 """Every file of the package by its path in it; ``patches`` is a link, which a recursive glob may not follow."""
 
-MAY_IMPORT_SGLANG = {
-    "plugin.py",
-    "acceptance/install.py",
-    "bench/child.py",
-    "algorithm.py",
-    "reasons.py",
-    "worker.py",
-    "target.py",
-    "drafter/gqa.py",
-    "drafter/llama.py",
-    "drafter/mla.py",
-    "cpu/attention.py",
-    "cpu/packed.py",
-    "cpu/standin.py",
-    "doctor/probe.py",
-    "drift/install.py",
-    "drift/live.py",
-    "guard/backlog.py",
-    "guard/install.py",
-    "guard/switch.py",
-    "lossless/repair.py",
-    "train/engine.py",
-    "verify/served.py",
+MAY_IMPORT_SGLANG = ("plugin.py", "patches/", "server/")
+MAY_IMPORT_SGLANG_TOOLS = ("bench/child.py", "doctor/probe.py", "train/engine.py", "verify/served.py")
+FREE_OF_SGLANG_IN_SERVER = ("server/cpu/", "server/lossless/", "server/guard/", "server/metrics/", "server/probe/")
+"""Of these folders the files below import SGLang, and no other."""
+MEETS_SGLANG = {
+    "server/cpu/attention.py",
+    "server/cpu/packed.py",
+    "server/cpu/standin.py",
+    "server/guard/backlog.py",
+    "server/guard/install.py",
+    "server/guard/switch.py",
+    "server/lossless/repair.py",
+    "server/metrics/install.py",
+    "server/probe/install.py",
+    "server/probe/live.py",
 }
-MAY_IMPORT_SGLANG_FOLDERS = ("cli/", "demo/", "patches/")
 LIBRARIES = {"huggingface_hub", "numpy", "rich", "safetensors", "torch", "tqdm"}
 MORE = {
-    "acceptance/": {"prometheus_client"},
-    "bench/": {"matplotlib", "requests"},
-    "cpu/memory.py": {"psutil"},
-    "train/": {"gguf", "matplotlib", "transformers", "yaml"},
-    "demo/": {"gguf", "psutil", "requests", "transformers"},
-    "doctor/": {"packaging"},
-    "drift/": {"matplotlib", "prometheus_client", "transformers"},
-    "guard/": {"prometheus_client"},
-    "robust/": {"jinja2", "matplotlib", "requests", "transformers"},
-    "same_answers/": {"requests", "transformers"},
-    "served.py": {"requests"},
-    "tune/": {"matplotlib", "requests"},
-    "verify/": {"requests"},
+    "server/cpu/memory.py": {"psutil"},
+    "server/guard/": {"prometheus_client"},
+    "server/metrics/": {"prometheus_client"},
+    "server/probe/": {"prometheus_client"},
+    "tools/bench/": {"matplotlib", "requests"},
+    "tools/demo/": {"requests"},
+    "tools/doctor/": {"packaging"},
+    "tools/drift/": {"matplotlib", "transformers"},
+    "tools/robust/": {"matplotlib", "requests"},
+    "tools/shared/": {"gguf", "jinja2", "psutil", "requests", "transformers"},
+    "tools/train/": {"gguf", "matplotlib", "transformers", "yaml"},
+    "tools/tune/": {"matplotlib", "requests"},
+    "tools/verify/": {"requests"},
 }
 
 
@@ -78,7 +75,9 @@ def imports(source: str) -> Iterator[tuple[str, int]]:
 def is_allowed(file: str, module: str) -> bool:
     top = module.partition(".")[0]
     if top in ("sglang", "sgl_kernel"):
-        return file in MAY_IMPORT_SGLANG or file.startswith(MAY_IMPORT_SGLANG_FOLDERS)
+        if file.startswith(FREE_OF_SGLANG_IN_SERVER):
+            return file in MEETS_SGLANG
+        return file.startswith(MAY_IMPORT_SGLANG) or file.removeprefix("tools/") in MAY_IMPORT_SGLANG_TOOLS
     more = {library for folder, libraries in MORE.items() if file.startswith(folder) for library in libraries}
     return top in sys.stdlib_module_names or top == "sglang_eagle31" or top in LIBRARIES | more
 
@@ -94,7 +93,8 @@ def test_the_core_runs_without_sglang() -> None:
     core = [
         f"sglang_eagle31.{file.removesuffix('.py').replace('/', '.').removesuffix('.__init__')}"
         for file in FILES
-        if file.startswith(("audit/", "convert/", "cost/", "cpu/", "drafter/")) and file not in MAY_IMPORT_SGLANG
+        if file.startswith(("head/", "maths/", "server/cpu/", "tools/audit/", "tools/convert/"))
+        and file not in MEETS_SGLANG
     ]
     code = (
         f"import sys, {', '.join(core)}\nprint(sorted({{'sglang', 'sgl_kernel', 'transformers'}} & set(sys.modules)))"
@@ -105,14 +105,14 @@ def test_the_core_runs_without_sglang() -> None:
 
 def test_every_file_is_looked_at() -> None:
     assert {
-        "audit/report.py",
-        "drafter/spec.py",
-        "cpu/tree.py",
-        "cpu/masks.py",
+        "tools/audit/report.py",
+        "head/spec.py",
+        "server/cpu/tree.py",
+        "server/cpu/masks.py",
         "patches/_seam.py",
-        "train/ttt.py",
+        "tools/train/ttt.py",
     } <= set(FILES)
-    assert MAY_IMPORT_SGLANG <= set(FILES)
+    assert MEETS_SGLANG | {f"tools/{name}" for name in MAY_IMPORT_SGLANG_TOOLS} <= set(FILES)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_every_file_is_looked_at() -> None:
         "from transformers import AutoConfig",
     ],
 )
-@pytest.mark.parametrize("file", ["drafter/fusion.py", "audit/report.py"])
+@pytest.mark.parametrize("file", ["maths/fusion.py", "tools/audit/report.py", "server/cpu/tree.py"])
 def test_a_wrong_import_is_found(file: str, source: str) -> None:
     assert not all(is_allowed(file, module) for module, _ in imports(source))
 
@@ -135,15 +135,38 @@ def test_an_audit_reads_no_model_class() -> None:
     found = {
         module.partition(".")[0]
         for file in FILES
-        if file.startswith("audit/")
+        if file.startswith("tools/audit/")
         for module, _ in imports(FILES[file].read_text())
     }
     assert found and not found & {"sglang", "sgl_kernel", "transformers"}
 
 
-@pytest.mark.parametrize("file", ["plugin.py", "config.py"])
+@pytest.mark.parametrize("file", ["plugin.py", "server/options.py"])
 def test_the_entry_point_imports_nothing_heavy_at_the_top(file: str) -> None:
     top = ast.Module(
         [node for node in ast.parse(FILES[file].read_text()).body if isinstance(node, (ast.Import, ast.ImportFrom))], []
     )
     assert all(module.partition(".")[0] in sys.stdlib_module_names for module, _ in imports(ast.unparse(top)))
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "contract"),
+    [
+        ("server/options.py", "from sglang_eagle31.tools.shared import client", "tools above patches and server"),
+        ("head/spec.py", "import sglang", "free of SGLang"),
+        ("head/spec.py", "from sglang_eagle31.server import options", "tools above patches and server"),
+        ("tools/robust/run.py", "from sglang_eagle31.tools.bench import plan", "tools do not import each other"),
+        ("tools/shared/client.py", "from sglang_eagle31.tools.demo import report", "imports no tool"),
+        ("tools/tune/run.py", "from sglang_eagle31.server import worker", "imports the server only where"),
+    ],
+)
+def test_a_broken_wall_is_found(file: str, line: str, contract: str, tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "sglang_eagle31", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    broken = tmp_path / "sglang_eagle31" / file
+    broken.write_text(f"{broken.read_text()}\n{line}\n")
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([*command, "--no-cache"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert [name for name in re.findall(r"^(.*) BROKEN", done.stdout, re.M) if contract in name], done.stdout

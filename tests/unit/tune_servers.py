@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sglang_eagle31.cost.expected import Tree, ranks, tokens, tree
-from sglang_eagle31.cost.model import Line, RoundCost
-from sglang_eagle31.cost.shape import Shape
-from sglang_eagle31.guard.evidence import Outcome
-from sglang_eagle31.tune.served import Limits
-from sglang_eagle31.tune.turns import Turn
+from sglang_eagle31.maths.cost import Line, RoundCost
+from sglang_eagle31.maths.expected import Tree, ranks, tokens, tree
+from sglang_eagle31.maths.shape import Shape
+from sglang_eagle31.server.guard.evidence import Outcome
+from sglang_eagle31.tools.shared.guard_records import Limits
+from sglang_eagle31.tools.tune.turns import Turn
 
 LIMITS = Limits(Shape(6, 4, 16), (Shape(6, 4, 16), Shape(3, 1, 4)), any=True, mode="on")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from sglang_eagle31.cpu.tree import verify_tree_greedy_cpu
-from sglang_eagle31.verify.exact import adjusted
-from sglang_eagle31.verify.rounds import Rule
+from sglang_eagle31.server.cpu.tree import verify_tree_greedy_cpu
+from sglang_eagle31.tools.verify.exact import adjusted
+from sglang_eagle31.tools.verify.rounds import Rule
 
 
 def sample_every_node(*, predicts, accept_index, accept_token_num, candidates, target_probs, **links):
