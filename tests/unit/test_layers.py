@@ -52,7 +52,7 @@ MORE = {
     "tools/doctor/": {"packaging"},
     "tools/drift/": {"matplotlib", "transformers"},
     "tools/robust/": {"matplotlib", "requests"},
-    "tools/shared/": {"gguf", "jinja2", "psutil", "requests", "transformers"},
+    "tools/shared/": {"gguf", "jinja2", "psutil", "requests", "transformers", "yaml"},
     "tools/train/": {"gguf", "matplotlib", "transformers", "yaml"},
     "tools/tune/": {"matplotlib", "requests"},
     "tools/verify/": {"requests"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +20,26 @@ from sglang_eagle31.tools.shared.requests_file import CHAT, NATIVE, Request
 from sglang_eagle31.tools.tune.client import HttpLoad, pinned
 
 PLAIN = 0.002
+
+
+class Clock:
+    """What `client` takes for the time: the servers below move it on, and the machine's load does not."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+CLOCK = Clock()
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For every test."""
+    monkeypatch.setattr("sglang_eagle31.tools.tune.client.time", CLOCK)
+
+
 """Seconds of a plain round."""
 TOKENS = 16
 REQUESTS = [
@@ -65,8 +84,8 @@ class Guarded:
         shape = Shape.parse(text) if self.pins else Shape(3, 2, 6)
         rounds = -(-(tokens - 1) // (1 + (shape.steps if self.right else 0)))
         cost = PLAIN * (1 + self.slope * (shape.draft_tokens + shape.steps))
-        time.sleep(rounds * cost)
         with self.lock:
+            CLOCK.now += rounds * cost
             self.bodies.append((route, body))
             self._count(shape, rounds, cost)
         return {"usage": {"completion_tokens": tokens}} if chat else {"meta_info": {"completion_tokens": tokens}}
