@@ -16,11 +16,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sglang_eagle31.server.cpu import memory
+
 ROOT = Path(__file__).resolve().parents[1]
 GRACE = 60
 """Seconds from SIGTERM to SIGKILL, in which running tests end their servers."""
 SLOWEST = 10
 """Tests whose times are printed."""
+WORKER_BYTES = 5 << 30
+"""Of memory that a process with its servers may take."""
 NO_TESTS = 5
 """pytest's exit status where nothing was selected."""
 
@@ -69,12 +73,17 @@ def run(name: str, full: bool, workers: int) -> tuple[bool, float]:
     return status in (0, NO_TESTS), time.monotonic() - start
 
 
+def workers() -> int:
+    """One a core, as far as the free memory goes: each has servers of its own."""
+    return max(1, min(len(os.sched_getaffinity(0)), memory.available() // WORKER_BYTES))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """1 where a ring failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rings", nargs="*", metavar="RING", help=f"of {', '.join(RINGS)} (default: all of them)")
     parser.add_argument("--all", action="store_true", help="with the tests marked full")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="default: as many as cores")
+    parser.add_argument("--workers", type=int, default=workers(), help="default: as many as cores and memory allow")
     args = parser.parse_args(argv)
     unknown = [name for name in args.rings if name not in RINGS]
     if unknown:
