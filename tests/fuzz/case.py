@@ -18,7 +18,7 @@ import mutations_files  # noqa: F401
 import mutations_folder
 import mutations_tensors  # noqa: F401
 import torch
-from exact import answers, target_of
+from exact import TOLERANCE, answers, target_of
 from harness import Run, build
 from mutations import KINDS, Head
 from truth import producers, readers
@@ -35,8 +35,6 @@ __all__ = ["KINDS", "VARIANTS", "Outcome", "run"]
 
 VARIANTS = [name for name, variant in producers.VARIANTS.items() if not variant.refused]
 SHAPES = (producers.Shape(), producers.Shape(boundaries=(1, 3, 6)))
-TOLERANCE = 2e-4
-"""Of the largest value; float32 on both sides, and sums in another order."""
 PROMPT, STEPS = 12, 3
 SECONDS, LONGEST = 2.0, 4000
 """Of one reading; characters of one reason."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from exact import answers, compare, facts_of, target_of
+from exact import TOLERANCE, answers, compare, facts_of, target_of
 from harness import build
 from truth import producers, readers
 
@@ -17,7 +17,6 @@ from sglang_eagle31.tools.convert.formats import FORMATS
 from sglang_eagle31.tools.convert.run import convert
 
 SHAPE = producers.Shape()
-TOLERANCE = 2e-4
 VARIANTS = [name for name, variant in producers.VARIANTS.items() if not variant.refused]
 EXPRESSIBLE = {
     "sglang": {"specforge31", "nvidia_v3", "nvidia_no_head", "nvidia_no_aux", "modelopt_mla", "modelopt_megatron_deep"},

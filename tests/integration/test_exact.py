@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from exact import answers, difference, resolved
+from exact import TOLERANCE, answers, difference, resolved
 from harness import batch_of, build
 from truth import producers, readers
 
@@ -15,8 +15,6 @@ from sglang_eagle31.head.stage import stage
 
 SHAPE = producers.Shape()
 EXACT = [name for name, variant in producers.VARIANTS.items() if not variant.refused]
-TOLERANCE = 2e-4
-"""Of the largest logit; float32 on both sides, and sums in another order."""
 
 
 @pytest.mark.parametrize("variant", EXACT)

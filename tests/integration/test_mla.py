@@ -18,6 +18,7 @@ from mla_models import write_mla_head, write_mla_target
 from safetensors.torch import save_file
 from selection import core
 from truth import reference
+from truth.rounding import gamma, network
 
 from sglang_eagle31.head.spec import DrafterSpec
 from sglang_eagle31.head.stage import canonical_config
@@ -68,6 +69,10 @@ def switches(**changes: Any) -> reference.Switches:
     return reference.Switches(**{**sizes, **changes})
 
 
+ATTENTION = 6 * gamma(2 * 48, torch.float32)
+"""Of the largest element, for the attention alone: down, norm, up, scores, values, o_proj."""
+
+
 def drafter_spec(of: reference.Switches) -> DrafterSpec:
     fields = {**dataclasses.asdict(of), "producer": "test", "softmax_scale": reference.mla_scale(of)}
     return DrafterSpec(**fields)
@@ -113,7 +118,8 @@ def test_the_layer_computes_what_the_reference_does(name: str, tmp_path: Path) -
         logits, feedback = run.step(int(ids[position]), state[-1] if state.dim() == 2 else state)
         expected, state = truth.step(int(ids[position]), state[-1] if state.dim() == 2 else state, position)
         worst += [apart(logits[0], expected), apart(feedback[0], state)]
-    assert max(worst) < 1e-4, worst
+    bound = network(of.num_layers, 3 * of.target_hidden_size, sums=10)  # down, norm and up in place of qkv
+    assert max(worst) < bound, worst
     latent = spec.kv_lora_rank + spec.qk_rope_head_dim
     assert run.backend.keys[0].shape == (16, 1, latent)  # what is cached is the latent, not the heads' keys
 
@@ -168,7 +174,7 @@ def test_two_ranks_together_are_the_layer(rank_of_query: int | None) -> None:
         assert layer.w_kc.shape == (2, 16, 20) and layer.w_vc.shape == (2, 20, 12)
         parts.append(harness.attend(layer, states)[0])
     whole, _ = harness.attend(attention(spec, tensors), states)
-    assert apart(parts[0] + parts[1], whole) < 1e-5
+    assert apart(parts[0] + parts[1], whole) < ATTENTION
     assert apart(parts[0], whole) > 0.1
 
 
@@ -185,8 +191,8 @@ def test_a_prompt_in_heads_is_the_same_as_in_latents(rank_of_query: int | None) 
     assert not calls
     whole, cached = harness.attend(layer, states, prompt=True)
     assert calls
-    assert apart(whole, latent) < 1e-5
-    assert apart(cached.keys[0], absorbed.keys[0]) < 1e-6
+    assert apart(whole, latent) < ATTENTION
+    assert apart(cached.keys[0], absorbed.keys[0]) < ATTENTION
 
 
 def test_the_cpu_backend_over_sglangs_latent_cache() -> None:
@@ -228,7 +234,7 @@ def test_the_cpu_backend_over_sglangs_latent_cache() -> None:
             parts += [forward(ForwardMode.DRAFT_EXTEND_V2, 8, 11), forward(ForwardMode.DECODE, 11, 12)]
     finally:
         AttentionBackendRegistry.register(cpu.NAME, stock)
-    assert apart(torch.cat(parts), harness.attend(layer, states)[0]) < 1e-5
+    assert apart(torch.cat(parts), harness.attend(layer, states)[0]) < ATTENTION
 
 
 def test_what_is_left_out_is_named() -> None:

@@ -35,6 +35,15 @@ def gamma(terms: float, dtype: torch.dtype) -> float:
     return share / (1 - share)
 
 
+def network(layers: int, terms: int, dtype: torch.dtype = torch.float32, sums: int = 8) -> float:
+    """Of the largest element, for one pass of a draft head: its sums that follow from each other, of ``terms`` each.
+
+    ``sums`` of a layer are its two norms, qkv, scores, values, o_proj, gate and up, and down_proj; fc, the last norm
+    and lm_head are three more. What a layer does to the errors of those before it is left out.
+    """
+    return (sums * layers + 3) * gamma(terms, dtype)
+
+
 def apart(found: Tensor, expected: Tensor) -> float:
     """Largest difference as a share of the largest element of ``expected``."""
     assert found.shape == expected.shape, (found.shape, expected.shape)

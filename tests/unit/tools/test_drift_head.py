@@ -16,7 +16,7 @@ from test_reference import BASE, LLAMA3, MLA, VARIANTS, YARN, H, head, inputs
 from torch import Tensor
 from truth import reference
 from truth.reference import Session, Switches
-from truth.rounding import EXACT, apart, assert_exact, gamma, in_float64
+from truth.rounding import EXACT, apart, assert_exact, in_float64, network
 
 from sglang_eagle31.head.spec import DrafterSpec
 from sglang_eagle31.server.probe import attention
@@ -136,16 +136,13 @@ def test_one_wrong_switch_is_far_from_rounding(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_one_pass_in_float32_is_off_by_its_sums(name: str) -> None:
-    """As the probe runs. The longest sums are over [embedding; hidden]; 8 of a layer follow from each other.
-
-    These are its two norms, qkv, scores, values, o_proj, gate and up, down_proj; fc, the last norm and lm_head are 3.
-    """
+    """As the probe runs; the longest sums are over [embedding; hidden]."""
     s = CASES[name]
     known, (captured, ids) = head(s), inputs(s)
     _, rows = prefill(ours_of(known), captured, ids, range(len(ids)))
     with in_float64():
         _, exact = prefill(ours_of(known), captured, ids, range(len(ids)))
-    bound = (8 * s.num_layers + 3) * gamma(max(2 * H, captured.shape[1]), torch.float32)
+    bound = network(s.num_layers, max(2 * H, captured.shape[1]))
     for place, row in rows.items():
         assert row.logits.dtype == torch.float32
         for field in ("g", "logits", "feedback"):

@@ -187,8 +187,11 @@ def test_a_perfect_drafter_is_never_rejected() -> None:
 
 @pytest.mark.parametrize("control", cases.controls(), ids=lambda case: case.name)
 def test_wrong_samplers_are_found(control: cases.Case) -> None:
-    """With fewer steps than a whole run has, at a level that one test of its own asks for."""
-    steps = {"target-only": 4_000, "rejection": 20_000}[control.rule] if control.control == cases.SKIP else 15_000
+    """With fewer steps than a whole run has, at a level that one test of its own asks for.
+
+    They are enough for any draw, for torch's is another one on another processor: of 20, none is above 2e-4.
+    """
+    steps = {"target-only": 16_000, "rejection": 30_000}[control.rule] if control.control == cases.SKIP else 45_000
     assert run_case(control, served.RULES, steps, 0, exact_draw).p < 0.01
 
 
