@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-
 GUARD_OFF = {"SGLANG_EAGLE31_OPTIONS": '{"guard": "off"}'}
 """What is left of a draft that does not pay on this machine says nothing of the head."""
 
