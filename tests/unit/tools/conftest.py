@@ -1,0 +1,3 @@
+"""Fixtures of several files."""
+
+from verify_fakes import compare, serve  # noqa: F401
