@@ -48,7 +48,7 @@ RINGS = {
     "unit": Ring("torch only, seconds a file", ("unit",), 20),
     "seams": Ring("the seams against the installed SGLang", ("seams",), 10),
     "rollback": Ring("SGLang's allocators and caches against a model", ("rollback",), 8),
-    "served": Ring("real SGLang servers", ("integration", "e2e"), 45),
+    "served": Ring("real SGLang servers", ("integration", "e2e"), 60),
 }
 
 
