@@ -53,11 +53,11 @@ RINGS = {
 
 
 def command(ring: Ring, full: bool, workers: int) -> list[str]:
-    """pytest's; tests of one file stay in one process, except those marked `spread`."""
+    """pytest's; tests of one file stay in one process, for they share its servers."""
     chosen = "not gpu" if full else "not gpu and not full"
     found = [sys.executable, "-m", "pytest", "-q", "-m", chosen, f"--durations={SLOWEST}"]
     if workers > 1:
-        found += ["-n", str(workers), "--dist", "loadgroup"]
+        found += ["-n", str(workers), "--dist", "loadfile"]
     return [*found, *(str(Path("tests") / path) for path in ring.paths)]
 
 

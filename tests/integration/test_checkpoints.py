@@ -61,7 +61,6 @@ def parent(folder: Path) -> Iterator[ForkParent]:
         yield process
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize("name", core(EXACT, PRODUCERS))
 def test_a_marker_head_needs_every_switch(name: str, tmp_path: Path) -> None:
     """By the reference alone: read back independently it says the token, and no wrong reading does."""
@@ -81,7 +80,6 @@ def test_a_marker_head_needs_every_switch(name: str, tmp_path: Path) -> None:
         assert markers.misread(weights, switches, **wrong) == most, wrong
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize("name", core(CASES, [*PRODUCERS, *BROKEN, *OTHERS]))
 def test_ours_runs_it_as_trained_or_refuses_it(
     name: str, parent: ForkParent, target: Path, folder: Path, recorded: dict[str, Any]
@@ -92,7 +90,6 @@ def test_ours_runs_it_as_trained_or_refuses_it(
     assert _facts(found) == _facts(recorded[name]["ours"]), "run make checkpoints"
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize("name", core(CASES, [*PRODUCERS, *BROKEN, *OTHERS]))
 def test_what_audit_says_of_stock_sglang_is_what_it_does(
     name: str, target: Path, tmp_path: Path, recorded: dict[str, Any]

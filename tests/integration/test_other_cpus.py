@@ -51,7 +51,6 @@ def test_the_tokens_are_the_same(cpu: str, start: Any, tiny: Models, plain: Plai
 
 
 @pytest.mark.full
-@pytest.mark.spread
 @pytest.mark.skipif(not QEMU, reason="needs qemu-x86_64 (Debian: apt-get install qemu-user)")
 @pytest.mark.parametrize("cpu", ["Nehalem", "Haswell"])
 def test_the_ops_on_an_emulated_cpu(cpu: str) -> None:
